@@ -1,0 +1,92 @@
+"""Files that are whole or absent: written beside their place, then renamed into it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from touchstone.errors import InputError
+
+__all__ = ["cache_folder", "read_text", "write_text", "written_folder"]
+
+
+def cache_folder() -> Path:
+    """Where downloads and trained organisms are kept: ``$TOUCHSTONE_CACHE``, else the user's cache folder."""
+    chosen = os.environ.get("TOUCHSTONE_CACHE")
+    if chosen:
+        return Path(chosen).expanduser()
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home).expanduser() if home else Path.home() / ".cache") / "touchstone"
+
+
+@contextmanager
+def written_folder(folder: str | Path, *, replace: bool = False) -> Iterator[Path]:
+    """Yield an empty temporary folder that becomes ``folder`` if the block ends without an exception.
+
+    Parameters
+    ----------
+    folder : final place; its parents are made.
+    replace : if false, an existing ``folder`` is an error; if true, it is exchanged for the new one, and
+        where two processes do so at once, the last one to end stands.
+
+    Raises
+    ------
+    InputError
+        If the folder exists and ``replace`` is false, or the place cannot be written.
+    """
+    target = Path(folder)
+    if target.exists() and not replace:
+        raise InputError(f"{target}: already exists; nothing was written")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        new = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    except OSError as error:
+        raise InputError(f"{target}: cannot be written ({error.strerror or error})") from None
+    try:
+        yield new
+        new.chmod(0o755)
+        if replace and target.exists():
+            old = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+            os.replace(target, old / "old")
+            os.replace(new, target)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            os.replace(new, target)
+    except OSError as error:
+        shutil.rmtree(new, ignore_errors=True)
+        raise InputError(f"{target}: cannot be written ({error.strerror or error})") from None
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a UTF-8 file as a whole, by way of a temporary file in the same folder."""
+    target = Path(path)
+    temporary = None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
+            stream.write(text)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, target)
+    except OSError as error:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+        raise InputError(f"{target}: cannot be written ({error.strerror or error})") from None
+
+
+def read_text(path: str | Path, what: str = "file") -> str:
+    """Read a UTF-8 file; raises :class:`InputError` naming ``what`` if it is missing or not UTF-8."""
+    path = Path(path)
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{what} {path}: not UTF-8 text (byte {error.start})") from None
+    except OSError as error:
+        raise InputError(f"{what} {path}: cannot be read ({error.strerror or error})") from None
