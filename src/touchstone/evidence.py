@@ -25,11 +25,12 @@ from touchstone.files import written_folder
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as MatplotlibFigure
 
-__all__ = ["SCHEMA", "Evidence", "Figure", "Finding", "Limit", "Measurement", "Table", "Verdict"]
+__all__ = ["SCHEMA", "Evidence", "Figure", "Finding", "Limit", "Measurement", "Scale", "Table", "Verdict"]
 
 SCHEMA = "touchstone.evidence/1"
 Verdict = Literal["holds", "fails", "undecided"]
 Kind = Literal["check", "remedy", "study"]
+Scale = Literal["smoke", "cpu", "gpu"]
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
@@ -256,15 +257,20 @@ class Evidence:
         """``evidence.json`` as text; numbers that are not finite become ``null``."""
         return json.dumps(_finite(self.to_dict()), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
-    def save(self, folder: str | Path) -> Path:
+    def save(self, folder: str | Path, *, replace: bool = False) -> Path:
         """Write the folder as a whole: it is complete or it is not there.
+
+        Parameters
+        ----------
+        folder : where to write.
+        replace : whether a folder that is there is replaced.
 
         Raises
         ------
         InputError
-            If the folder exists or cannot be written.
+            If the folder exists and ``replace`` is false, or it cannot be written.
         """
-        with written_folder(folder) as new:
+        with written_folder(folder, replace=replace) as new:
             (new / "evidence.json").write_text(self.to_json(), encoding="utf-8")
             for table in self.tables:
                 (new / "tables").mkdir(exist_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from touchstone.errors import InputError
 
-__all__ = ["cache_folder", "read_text", "write_text", "written_folder"]
+__all__ = ["cache_folder", "locked", "read_text", "write_text", "written_folder"]
 
 
 def cache_folder() -> Path:
@@ -62,6 +63,40 @@ def written_folder(folder: str | Path, *, replace: bool = False) -> Iterator[Pat
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
+
+
+@contextmanager
+def locked(folder: str | Path) -> Iterator[Path]:
+    """Make ``folder`` and hold it for this process while the block runs; a killed process lets go of it.
+
+    Raises
+    ------
+    InputError
+        If another process holds it, or it cannot be written.
+    """
+    target = Path(folder)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        stream = (target / ".lock").open("a")
+    except OSError as error:
+        raise InputError(f"{target}: cannot be written ({error.strerror or error})") from None
+    with stream:
+        try:
+            _lock(stream.fileno())
+        except OSError:
+            raise InputError(f"{target}: another run is writing there; choose another --out") from None
+        yield target
+
+
+def _lock(handle: int) -> None:
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+    else:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -1,0 +1,212 @@
+"""The audit: a plan's checks on one subject, Evidence on disk as each check ends, a verdict at the end."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from touchstone.environment import describe
+from touchstone.errors import InputError, TouchstoneError
+from touchstone.evidence import Evidence, Verdict, worst
+from touchstone.files import locked, read_text, write_text
+from touchstone.plan import CheckPlan, Plan
+from touchstone.run import Run
+
+__all__ = ["SCHEMA", "AuditResult", "run_audit"]
+
+SCHEMA = "touchstone.audit/1"
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """What an audit found.
+
+    Attributes
+    ----------
+    folder : where it is on disk.
+    record : content of ``audit.json``.
+    evidences : Evidence of each check that ended, in the plan's order.
+    """
+
+    folder: Path
+    record: dict[str, Any]
+    evidences: list[Evidence] = field(default_factory=list)
+
+    @property
+    def verdict(self) -> Verdict:
+        """``fails`` if a limit is broken or a check could not run."""
+        return self.record["verdict"]
+
+    @property
+    def exit_code(self) -> int:
+        """0 if all limits hold, 1 if one is broken, 2 if a check could not run."""
+        if any(check["error"] for check in self.record["checks"]):
+            return 2
+        return int(any(limit["verdict"] == "fails" for c in self.record["checks"] for limit in c["limits"]))
+
+
+def run_audit(
+    plan: Plan,
+    out: str | Path,
+    *,
+    run: Run | None = None,
+    subject: Any = None,
+    resume: bool = False,
+    say: Callable[[str], None] | None = None,
+) -> AuditResult:
+    """Run ``plan`` and write ``out``: one Evidence folder a check, ``audit.json`` and ``report.html``.
+
+    Parameters
+    ----------
+    plan : what to check.
+    out : folder to write; it must be empty or absent unless ``resume`` is set.
+    run : seed, device, engine and progress.
+    subject : the model itself; loaded from the plan if ``None``.
+    resume : continue an audit of the same plan, seed and version that was interrupted: checks that ended are read
+        from disk, and of the check that was interrupted the units of work that ended.
+    say : called with a line whenever a step begins.
+
+    Raises
+    ------
+    InputError
+        If the folder holds something else, another run writes to it, or the subject cannot be loaded. What was
+        in the folder stays.
+    """
+    run = run or Run()
+    say = say or (lambda line: None)
+    with locked(out) as folder:
+        record = _open(folder, plan, run, resume)
+        names = [f"{i:02d}-{check.use}" for i, check in enumerate(plan.check, start=1)]
+        evidences: list[Evidence] = []
+        for check, name, entry in zip(plan.check, names, record["checks"], strict=True):
+            if (folder / name / "evidence.json").is_file():
+                evidence: Evidence | None = Evidence.load(folder / name)
+            else:
+                if subject is None:
+                    subject = load_subject(plan, run, say)
+                evidence = _check(check, name, subject, run, folder, entry, say)
+            if evidence is not None:
+                _judge(entry, evidence, check)
+                evidences.append(evidence)
+            _write(folder, record)
+        record["status"] = "complete"
+        record["verdict"] = worst(entry["verdict"] for entry in record["checks"])
+        record["seconds"] = round(sum(entry["seconds"] for entry in record["checks"]), 3)
+        _write(folder, record)
+        from touchstone.report import write_report
+
+        write_report(folder, plan.title, evidences, record)
+        shutil.rmtree(folder / ".journal", ignore_errors=True)
+        return AuditResult(folder, record, evidences)
+
+
+def load_subject(plan: Plan, run: Run, say: Callable[[str], None]) -> Any:
+    """The model that a plan names: local, or behind its endpoint."""
+    wanted = plan.subject
+    if wanted.endpoint:
+        from touchstone.language.endpoint import RemoteModel
+
+        return RemoteModel(wanted.endpoint, wanted.model)
+    from touchstone.language import LanguageModel
+
+    device = run.device if run.device != "auto" else wanted.device
+    return LanguageModel.load(wanted.model, device=device, dtype=wanted.dtype, progress=say)
+
+
+def _open(folder: Path, plan: Plan, run: Run, resume: bool) -> dict[str, Any]:
+    """The record to fill: a new one, or that of the interrupted audit."""
+    path = folder / "audit.json"
+    fresh: dict[str, Any] = {
+        "schema": SCHEMA,
+        "title": plan.title,
+        "status": "running",
+        "subject": plan.subject.model_dump(),
+        "plan": plan.model_dump(),
+        "seed": run.seed,
+        "checks": [
+            {
+                "use": check.use,
+                "folder": f"{i:02d}-{check.use}",
+                "verdict": "undecided",
+                "seconds": 0.0,
+                "limits": [],
+                "error": None,
+            }
+            for i, check in enumerate(plan.check, start=1)
+        ],
+        "verdict": "undecided",
+        "environment": describe(run.device),
+        "started": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "seconds": 0.0,
+    }
+    if not path.exists():
+        there = sorted(item.name for item in folder.iterdir() if item.name != ".lock")
+        if there:
+            raise InputError(f"{folder}: not empty (it holds {there[0]}); choose another --out")
+        _write(folder, fresh)
+        return fresh
+    if not resume:
+        raise InputError(f"{folder}: already holds an audit; continue it with --resume or choose another --out")
+    try:
+        old: dict[str, Any] = json.loads(read_text(path, "audit"))
+        same = all(old[key] == fresh[key] for key in ("schema", "plan", "seed"))
+        same = same and old["environment"]["touchstone"] == fresh["environment"]["touchstone"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path}: damaged ({error})") from None
+    if not same:
+        raise InputError(f"{folder}: holds an audit of another plan, seed or version; choose another --out")
+    for entry in old["checks"]:
+        entry["error"] = None
+    return old
+
+
+def _check(
+    check: CheckPlan,
+    name: str,
+    subject: Any,
+    run: Run,
+    folder: Path,
+    entry: dict[str, Any],
+    say: Callable[[str], None],
+) -> Evidence | None:
+    say(f"checking {check.use}")
+    started = time.time()
+    journal = folder / ".journal" / name
+    try:
+        work = replace(run, journal=journal)
+        evidence: Evidence = check.module.check(subject, check.settings, work)
+        evidence.save(folder / name)
+    except TouchstoneError as error:
+        entry["error"] = str(error)
+        entry["verdict"] = "fails"
+        entry["seconds"] = round(time.time() - started, 3)
+        return None
+    shutil.rmtree(journal, ignore_errors=True)
+    return evidence
+
+
+def _judge(entry: dict[str, Any], evidence: Evidence, check: CheckPlan) -> None:
+    """Hold what was measured to the plan's limits."""
+    entry["seconds"] = round(evidence.seconds, 3)
+    entry["limits"] = []
+    for key, limit in check.limits.items():
+        measured = evidence.finding(key.replace("_", "-")).measured
+        entry["limits"].append(
+            {
+                "key": key,
+                "limit": str(limit),
+                "value": None if measured.value != measured.value else measured.value,
+                "verdict": limit.judge(measured),
+            }
+        )
+    entry["verdict"] = worst(item["verdict"] for item in entry["limits"]) if entry["limits"] else "holds"
+
+
+def _write(folder: Path, record: dict[str, Any]) -> None:
+    write_text(folder / "audit.json", json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False) + "\n")

@@ -1,0 +1,180 @@
+"""Audit plans: which checks to run on which subject, with which settings and limits; read from TOML."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import fields
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError
+
+from touchstone import catalog
+from touchstone.errors import InputError
+from touchstone.evidence import Limit
+from touchstone.files import read_text
+
+__all__ = ["CheckPlan", "Plan", "Subject", "default_plan", "load_plan"]
+
+
+class Subject(BaseModel):
+    """What is audited.
+
+    Attributes
+    ----------
+    model : ``"default"``, a local folder, a ``.gguf`` file, a Hugging Face id, or the name an endpoint knows it by.
+    endpoint : base URL of an OpenAI-compatible server; empty runs the model here.
+    device : where to run it, ``"auto"`` takes a GPU where there is one.
+    dtype : type of the weights.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    model: str = Field(default="default", min_length=1)
+    endpoint: str = ""
+    device: str = "auto"
+    dtype: str = "float32"
+
+
+class CheckPlan(BaseModel):
+    """One check of a plan; keys other than ``use`` and ``limit`` are settings of the check."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    use: str
+    limit: dict[str, str] = Field(default_factory=dict)
+
+    @cached_property
+    def module(self) -> ModuleType:
+        """The check's module: ``check``, ``Settings`` and ``METRICS``."""
+        return catalog.method(self.use).part("check")
+
+    @property
+    def settings(self) -> Any:
+        """The check's ``Settings``, made of this plan's other keys."""
+        return _settings(self.module.Settings, self.model_extra or {}, self.use)
+
+    @property
+    def limits(self) -> dict[str, Limit]:
+        """Bounds by limit key."""
+        return {key: Limit.parse(text) for key, text in self.limit.items()}
+
+
+class Plan(BaseModel):
+    """An audit plan: one subject, one or more checks."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    title: str = "Audit"
+    subject: Subject = Subject()
+    check: list[CheckPlan] = Field(min_length=1)
+
+
+def default_plan(model: str = "default") -> Plan:
+    """Every check on a language model that works today, with default settings and no limits."""
+    checks = [CheckPlan(use=record.slug) for record in catalog.offering("check") if record.room == "language"]
+    return Plan(title=f"Audit of {model}", subject=Subject(model=model), check=checks)
+
+
+def load_plan(path: str | Path) -> Plan:
+    """Read and check a plan.
+
+    Raises
+    ------
+    InputError
+        With the line of the file where it is not what was expected.
+    """
+    text = read_text(path, "plan")
+    name = Path(path).name
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"plan {name}: not TOML: {error}") from None
+    try:
+        plan = Plan.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = first["loc"]
+        raise InputError(f"plan {name}, line {_line(text, place)}: {_describe(place, first, data)}") from None
+    for i, check in enumerate(plan.check):
+        _look_at(check, i, plan.subject, name, text)
+    return plan
+
+
+def _look_at(check: CheckPlan, i: int, subject: Subject, name: str, text: str) -> None:
+    """Everything about a check that can be wrong before it runs."""
+
+    def fail(message: str, *place: str) -> InputError:
+        return InputError(f"plan {name}, line {_line(text, ('check', i, *place))}: {message}")
+
+    try:
+        module = check.module
+    except InputError as error:
+        raise fail(str(error), "use") from None
+    if subject.endpoint and module.NEEDS == "local":
+        raise fail(f"{check.use} reads the model's activations: it needs the model itself, not an endpoint", "use")
+    for key, bound in check.limit.items():
+        if key not in module.METRICS:
+            known = ", ".join(sorted(module.METRICS))
+            raise fail(f"limit {key!r}: {check.use} measures no such thing; it measures {known}", "limit", key)
+        try:
+            Limit.parse(bound)
+        except InputError as error:
+            raise fail(str(error), "limit", key) from None
+    try:
+        _ = check.settings
+    except InputError as error:
+        wrong = next((key for key in check.model_extra or {} if repr(key) in str(error)), "use")
+        raise fail(str(error), wrong) from None
+
+
+def _settings(kind: type, values: dict[str, Any], check: str) -> Any:
+    known = [item.name for item in fields(kind)]
+    for key in values:
+        if key not in known:
+            raise InputError(f"setting {key!r}: {check} has no such setting; it has {', '.join(known)}")
+    try:
+        return TypeAdapter(kind).validate_python(values)
+    except (ValidationError, PydanticUserError) as error:
+        if not isinstance(error, ValidationError):
+            raise
+        first = error.errors()[0]
+        raise InputError(f"setting {str(first['loc'][0])!r} of {check}: {_plain(first)}") from None
+
+
+def _plain(error: Any) -> str:
+    message = str(error["msg"])
+    return f"{message[0].lower()}{message[1:]}, got {error['input']!r}"
+
+
+def _describe(place: tuple[int | str, ...], error: Any, data: dict[str, Any]) -> str:
+    where = ".".join(str(part) for part in place if not isinstance(part, int))
+    if error["type"] == "extra_forbidden":
+        kind = Subject if place[0] == "subject" else Plan
+        return f"{where!r}: unknown key; expected one of {', '.join(kind.model_fields)}"
+    if error["type"] == "missing":
+        return f"{where!r}: missing"
+    return f"{where!r}: {_plain(error)}"
+
+
+def _line(text: str, place: tuple[int | str, ...]) -> int:
+    """Line, counted from 1, of the key at ``place``; of the nearest table that holds it where it is absent."""
+    lines = text.splitlines()
+    start, end = 0, len(lines)
+    names = [part for part in place if isinstance(part, str)]
+    index = next((part for part in place if isinstance(part, int)), None)
+    if len(place) > 1 or index is not None:
+        header = re.compile(rf"\s*\[\[?\s*{re.escape(names[0])}\b[^\]]*\]\]?")
+        opens = [i for i, line in enumerate(lines) if header.match(line) and "." not in line.split("]")[0]]
+        which = index or 0
+        if which < len(opens):
+            start = opens[which]
+            after = (i for i in range(start + 1, len(lines)) if re.match(r"\s*\[\[?\s*\w+\s*\]", lines[i]))
+            end = next(after, len(lines))
+            names = names[1:]
+    for name in reversed(names):
+        key = re.compile(rf"(?:^|[\s,{{.])[\"']?{re.escape(name)}[\"']?\s*[=.\]]")
+        for i in range(start, end):
+            if key.search(lines[i].split("#")[0]):
+                return i + 1
+    return start + 1
