@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from touchstone.errors import InputError, MissingExtraError
+from touchstone.errors import InputError, MissingExtraError, TouchstoneError
 from touchstone.language import embedded
 
 __all__ = ["device_named", "dtype_named", "load", "save_dequantised"]
@@ -76,10 +77,18 @@ def _load_folder(folder: Path, device: torch.device, dtype: torch.dtype) -> tupl
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     with _reading(str(folder)):
-        module = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, local_files_only=True, use_safetensors=True, trust_remote_code=False
+        module, notes = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=dtype,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
         )
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    if notes["missing_keys"]:
+        # transformers fills them with random numbers and goes on.
+        raise InputError(f"model {folder}: the weights lack {sorted(notes['missing_keys'])[0]}")
     return module.to(device), tokenizer
 
 
@@ -151,8 +160,9 @@ def save_dequantised(gguf_file: Path, folder: Path, say: Say) -> None:
     fresh.tie_weights()
     fresh.generation_config = module.generation_config
     say("saving it as safetensors")
-    fresh.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    with _reading(str(folder)):
+        fresh.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
 
 
 def _load_hub(name: str, device: torch.device, dtype: torch.dtype) -> tuple[Any, Any]:
@@ -173,8 +183,13 @@ def _reading(name: str) -> Iterator[None]:
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     try:
-        yield
-    except (OSError, ValueError, KeyError, IndexError, RuntimeError, TypeError, AttributeError) as error:
+        # The GGUF reader's bar ignores that switch.
+        with redirect_stderr(io.StringIO()):
+            yield
+    except TouchstoneError:
+        raise
+    except Exception as error:
+        # A damaged file can make its reader raise anything, bare Exception included.
         offline = "" if os.path.exists(name) else " (no network, or no such model)"
         detail = (str(error).strip().splitlines() or [""])[0]
         raise InputError(f"model {name}: cannot be loaded{offline}: {type(error).__name__}: {detail[:200]}") from None
