@@ -118,6 +118,29 @@ def test_damaged_evidence_is_one_line(tmp_path, content, says):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        ('"low": 0.86', '"low": "x"'),
+        ('"verdict": "holds"', '"verdict": "perhaps"'),
+        ('"title": "The sweep"', '"title": null'),
+        ('"n": 256', '"n": 2.5'),
+        ('"value": 0.91', '"value": "0.91"'),
+        ('"statement": "Rotation moves refusal."', '"statement": 5'),
+        ('"limit": ">= 0.8"', '"limit": 3'),
+        ('"measured": {', '"measured": 1, "x": {'),
+    ],
+)
+def test_fields_of_the_wrong_type_are_refused(tmp_path, change):
+    path = example().save(tmp_path / "e") / "evidence.json"
+    text = path.read_text(encoding="utf-8")
+    assert change[0] in text
+    path.write_text(text.replace(*change, 1), encoding="utf-8")
+    with pytest.raises(InputError, match="damaged") as caught:
+        Evidence.load(tmp_path / "e")
+    assert "\n" not in str(caught.value)
+
+
 def test_missing_or_outside_files_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"no evidence\.json"):
         Evidence.load(tmp_path)

@@ -280,3 +280,7 @@ def main() -> None:
     except KeyboardInterrupt:
         print("touchstone: interrupted", file=sys.stderr)
         raise SystemExit(130) from None
+
+
+if __name__ == "__main__":
+    main()

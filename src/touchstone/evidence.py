@@ -319,29 +319,44 @@ def _finite(value: Any) -> Any:
 
 
 def _read(data: Any, folder: Path) -> Evidence:
+    # Here and not above: only reading needs it, and it is slow to import.
+    from pydantic import TypeAdapter, ValidationError
+
+    path = folder / "evidence.json"
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         found = data.get("schema") if isinstance(data, dict) else type(data).__name__
-        raise InputError(f"{folder / 'evidence.json'}: expected schema {SCHEMA!r}, found {found!r}")
+        raise InputError(f"{path}: expected schema {SCHEMA!r}, found {found!r}")
     try:
+        items = [_with_nan(item) for item in data["findings"]]
+        files = TypeAdapter(list[dict[Literal["name", "title", "file"], str]])
+        tables, figures = (files.validate_python(data[key], strict=True) for key in ("tables", "figures"))
         return Evidence(
             title=str(data["title"]),
             method=str(data["method"]),
             kind=data["kind"],
-            findings=tuple(_read_finding(item) for item in data["findings"]),
-            tables=tuple(Table(t["name"], t["title"], pd.read_csv(_inside(folder, t["file"]))) for t in data["tables"]),
-            figures=tuple(
-                Figure(f["name"], f["title"], _inside(folder, f["file"]).read_bytes()) for f in data["figures"]
-            ),
+            findings=TypeAdapter(tuple[Finding, ...]).validate_json(json.dumps(items), strict=True),
+            tables=tuple(Table(t["name"], t["title"], pd.read_csv(_inside(folder, t["file"]))) for t in tables),
+            figures=tuple(Figure(f["name"], f["title"], _inside(folder, f["file"]).read_bytes()) for f in figures),
             scale=str(data["scale"]),
             seed=int(data["seed"]),
             environment=dict(data["environment"]),
             started=str(data["started"]),
             seconds=float(data["seconds"]),
         )
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise InputError(f"{path}: damaged ({place}: {first['msg']})") from None
     except (KeyError, TypeError, ValueError, OSError, pd.errors.ParserError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{folder / 'evidence.json'}: damaged ({type(error).__name__}: {error})") from None
+        raise InputError(f"{path}: damaged ({type(error).__name__}: {error})") from None
+
+
+def _with_nan(item: dict[str, Any]) -> dict[str, Any]:
+    """A finding as JSON holds it, with ``null`` values as NaN again."""
+    numbers = {key: item[key] for key in ("measured", "against") if isinstance(item[key], dict)}
+    return item | {key: n | {"value": math.nan} for key, n in numbers.items() if n["value"] is None}
 
 
 def _inside(folder: Path, name: str) -> Path:
@@ -349,19 +364,3 @@ def _inside(folder: Path, name: str) -> Path:
     if not path.is_relative_to(folder.resolve()):
         raise InputError(f"{folder / 'evidence.json'}: file {name!r} lies outside the folder")
     return path
-
-
-def _read_measurement(item: dict[str, Any]) -> Measurement:
-    value = math.nan if item["value"] is None else float(item["value"])
-    return Measurement(item["name"], value, item["unit"], item["low"], item["high"], item["n"])
-
-
-def _read_finding(item: dict[str, Any]) -> Finding:
-    return Finding(
-        item["id"],
-        item["statement"],
-        item["verdict"],
-        _read_measurement(item["measured"]),
-        None if item["against"] is None else _read_measurement(item["against"]),
-        item["limit"],
-    )

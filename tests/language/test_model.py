@@ -144,7 +144,11 @@ def test_chat_template_is_used_and_system_comes_first(chat_model):
     ids = chat_model.encode(["w1"])[0]
     assert ids[0] == 0
     assert ids.count(0) == 1
-    talk = [{"role": "user", "content": "w1"}, {"role": "assistant", "content": "w2"}, {"role": "user", "content": "w3"}]
+    talk = [
+        {"role": "user", "content": "w1"},
+        {"role": "assistant", "content": "w2"},
+        {"role": "user", "content": "w3"},
+    ]
     assert chat_model.render(talk).count("user") == 2
 
 
