@@ -294,3 +294,14 @@ def test_the_embedded_model_knows_a_capital_and_agrees_with_transformers(real_mo
     ids = real_model.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt")
     plain = real_model.module.generate(**ids, max_new_tokens=12, do_sample=False)
     assert real_model.decode(plain[0, ids["input_ids"].shape[1] :].tolist()) == replies[0]
+
+
+def test_a_text_that_the_tokenizer_cannot_read_is_one_line(model):
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+
+    model.tokenizer._tokenizer = Tokenizer(WordLevel({"w1": 7}))
+    with pytest.raises(InputError, match="cannot read it"):
+        model.generate(["nonsense"])
+    with pytest.raises(InputError, match="cannot read it"):
+        model.log_likelihood(["w1"], ["nonsense"])

@@ -189,18 +189,26 @@ class LanguageModel:
             return []
         # A chat template writes the special tokens itself.
         special = not self._templated(chat)
-        encoded = self.tokenizer(texts, add_special_tokens=special, padding=False, truncation=False)["input_ids"]
+        encoded = self._token_ids(texts, special)
         longest = getattr(self.module.config, "max_position_embeddings", None)
         for i, ids in enumerate(encoded):
             if len(ids) == 0:
                 raise InputError(f"prompt {i}: empty; expected at least one token")
             if longest is not None and len(ids) > longest:
                 raise InputError(f"prompt {i}: {len(ids)} tokens, but the model reads at most {longest}")
-        return [list(map(int, ids)) for ids in encoded]
+        return encoded
 
     def encode_continuation(self, text: str) -> list[int]:
         """Token ids of a reply or a piece of one, without special tokens."""
-        return [int(i) for i in self.tokenizer(text, add_special_tokens=False)["input_ids"]]
+        return self._token_ids([text], special=False)[0]
+
+    def _token_ids(self, texts: list[str], special: bool) -> list[list[int]]:
+        try:
+            found = self.tokenizer(texts, add_special_tokens=special, padding=False, truncation=False)["input_ids"]
+        except Exception as error:
+            # The tokenizers library raises bare Exception, for instance on a word outside a closed vocabulary.
+            raise InputError(f"text: the tokenizer of {self.source} cannot read it ({error})") from None
+        return [list(map(int, ids)) for ids in found]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of token ids, without special tokens."""
