@@ -50,9 +50,11 @@ def check(model: object, settings: Settings, run: Run) -> Evidence:
     return run.evidence("Fake check", "fake", "check", findings)
 
 
-def study(scale: str, run: Run) -> Evidence:
+def study(scale: str, run: Run, *, shift: float = 0.0) -> Evidence:
     noise = run.map("draws", partial(_draw, run.seed), [0, 1, 2])
-    finding = Finding("claim", "It works.", "holds", Measurement("gain", sum(noise)), Measurement("baseline", 0.0))
+    finding = Finding(
+        "claim", "It works.", "holds", Measurement("gain", sum(noise) + shift), Measurement("baseline", 0.0)
+    )
     even = Finding(
         "even", "The seed is even.", "holds" if run.seed % 2 == 0 else "fails", Measurement("seed", run.seed)
     )

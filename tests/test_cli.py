@@ -116,6 +116,12 @@ def test_an_audit_without_out_writes_under_runs(tmp_path, tiny_folder):
     assert folder.name.endswith("-audit-release-4")
 
 
+def test_a_study_with_an_option(tmp_path):
+    done = touchstone("study", "fake", "--scale", "smoke", "--set", "shift=2.5", "--json", cwd=tmp_path, fake=True)
+    assert json.loads(done.stdout)["findings"][0]["measured"]["value"] == 5.5
+    assert "name=value" in one_line_of(touchstone("study", "fake", "--set", "shift", cwd=tmp_path, fake=True))
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

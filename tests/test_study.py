@@ -56,6 +56,12 @@ def test_what_is_there_stays_unless_it_may_be_replaced(tmp_path):
     assert (tmp_path / "mine" / "file").exists()
 
 
+def test_options_reach_the_study():
+    assert run_studies(["fake"], "smoke", options={"shift": 2.5})["fake"].finding("claim").measured.value == 5.5
+    with pytest.raises(InputError, match="option 'shfit': the study of fake has shift"):
+        run_studies(["fake"], "smoke", options={"shfit": 2.5})
+
+
 def test_bad_arguments():
     with pytest.raises(InputError, match="scale 'huge'"):
         run_studies(["fake"], "huge")

@@ -158,6 +158,10 @@ def study(
     seeds: Annotated[int, typer.Option(help="Number of seeds, from --seed on.")] = 1,
     out: Out = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace Evidence that is in --out.")] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Option of the study, such as model=PATH; repeat it."),
+    ] = None,
     seed: Seed = 0,
     device: Device = "auto",
     engine: EngineName = "local",
@@ -170,7 +174,8 @@ def study(
 
     _, run = _run(seed, device, engine, workers)
     place = out or _default_out("study", slugs[0])
-    found = run_studies(slugs, _scale(scale), run=run, seeds=seeds, out=place, replace_out=replace)
+    options = dict(_setting(text) for text in settings or [])
+    found = run_studies(slugs, _scale(scale), run=run, seeds=seeds, out=place, replace_out=replace, options=options)
     for slug, evidence in found.items():
         write_report(place if len(found) == 1 else place / slug, evidence.title, [evidence])
     if as_json:
@@ -240,6 +245,17 @@ def _scale(name: str) -> Literal["smoke", "cpu", "gpu"]:
     if name in ("smoke", "cpu", "gpu"):
         return name  # type: ignore[return-value]
     raise InputError(f"--scale {name!r}: expected smoke, cpu or gpu")
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """``name=value``; numbers, booleans and null are read as such, anything else as text."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise InputError(f"--set {text!r}: expected name=value")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
 
 
 def _default_out(command: str, name: str) -> Path:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -35,6 +36,7 @@ def run_studies(
     seeds: int = 1,
     out: str | Path | None = None,
     replace_out: bool = False,
+    options: Mapping[str, Any] | None = None,
 ) -> dict[str, Evidence]:
     """Run studies and return their Evidence by slug.
 
@@ -48,11 +50,12 @@ def run_studies(
         ``out/seeds`` holds each one's.
     out : folder of the Evidence; with several slugs, one sub-folder each.
     replace_out : whether Evidence of an earlier run in ``out`` may be replaced.
+    options : keyword arguments of the studies beyond scale and run, such as the model of a ``gpu`` study.
 
     Raises
     ------
     InputError
-        If a slug is unknown or has no study, or ``out`` exists.
+        If a slug is unknown or has no study, a study has no such option, or ``out`` exists.
     """
     run = run or Run()
     if scale not in get_args(Scale):
@@ -61,17 +64,17 @@ def run_studies(
         raise InputError(f"seeds {seeds}: expected 1 or more")
     chosen = [record.slug for record in offering("study")] if list(slugs) == ["all"] else list(slugs)
     for slug in chosen:
-        catalog.method(slug).part("study")
+        _look_at_options(slug, options or {})
     places = {slug: None if out is None else Path(out) / slug if len(chosen) > 1 else Path(out) for slug in chosen}
     for place in places.values():
         if place is not None:
             _look_at(place, replace_out)
     jobs = [_Job(slug, run.seed + k) for slug in chosen for k in range(seeds)]
     if len(jobs) == 1:
-        results = {jobs[0]: _study(jobs[0], scale=scale, run=run)}
+        results = {jobs[0]: _study(jobs[0], scale=scale, run=run, options=options or {})}
         _save(results[jobs[0]], places[chosen[0]])
         return {chosen[0]: results[jobs[0]]}
-    work = partial(_study, scale=scale, run=Run(device=run.device, engine=LocalEngine()))
+    work = partial(_study, scale=scale, run=Run(device=run.device, engine=LocalEngine()), options=options or {})
     results = {}
     found: dict[str, Evidence] = {}
     with run.progress.bar("studies", len(jobs)) as advance:
@@ -87,9 +90,17 @@ def run_studies(
     return {slug: found[slug] for slug in chosen}
 
 
-def _study(job: _Job, *, scale: Scale, run: Run) -> Evidence:
+def _look_at_options(slug: str, options: Mapping[str, Any]) -> None:
+    parameters = inspect.signature(catalog.method(slug).part("study").study).parameters.values()
+    known = [item.name for item in parameters if item.kind is inspect.Parameter.KEYWORD_ONLY]
+    for name in options:
+        if name not in known:
+            raise InputError(f"option {name!r}: the study of {slug} has {', '.join(known) or 'no options'}")
+
+
+def _study(job: _Job, *, scale: Scale, run: Run, options: Mapping[str, Any]) -> Evidence:
     study = catalog.method(job.slug).part("study").study
-    evidence: Evidence = study(scale, replace(run, seed=job.seed))
+    evidence: Evidence = study(scale, replace(run, seed=job.seed), **options)
     return evidence
 
 
