@@ -1,9 +1,15 @@
-"""Write what follows from the catalog: the table of methods in the docs, and CITATION.cff. Run by `make docs`."""
+"""Write what follows from the catalog and the Evidence: the table of methods, CITATION.cff, and each page's numbers.
+
+Run by `make docs`; a test fails when a file is out of date.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from touchstone import __version__
 from touchstone.catalog import METHODS, ROOMS, Method
@@ -74,7 +80,47 @@ def _identifier(record: Method) -> str:
     return f", OpenReview {record.openreview}" if record.openreview else ""
 
 
-FILES = {"docs/methods/index.md": table, "CITATION.cff": citation}
+OPENING, CLOSING = "<!-- numbers: written by docs/generate.py -->", "<!-- end of numbers -->"
+VERDICTS = {"holds": "holds", "fails": "**fails**", "undecided": "not decided"}
+
+
+def page(slug: str) -> str:
+    """``docs/methods/<slug>.md`` with the numbers of the study's Evidence between its two marks."""
+    text = (ROOT / "docs" / "methods" / f"{slug}.md").read_text(encoding="utf-8")
+    before, _, rest = text.partition(OPENING)
+    _, _, after = rest.partition(CLOSING)
+    return f"{before}{OPENING}\n{numbers(slug)}\n{CLOSING}{after}" if rest else text
+
+
+def numbers(slug: str) -> str:
+    """A table of the findings in ``docs/evidence/<slug>``."""
+    evidence = json.loads((ROOT / "docs" / "evidence" / slug / "evidence.json").read_text(encoding="utf-8"))
+    lines = ["| claim | measured | against | limit | verdict |", "|---|---|---|---|---|"]
+    for finding in evidence["findings"]:
+        against = _number(finding["against"]) if finding["against"] else "–"
+        cells = (finding["statement"], _number(finding["measured"]), against, finding["limit"] or "–")
+        lines.append(f"| {' | '.join(cells)} | {VERDICTS[finding['verdict']]} |")
+    machine = evidence["environment"]
+    command = f"touchstone study {slug} --scale {evidence['scale']} --seed {evidence['seed']}"
+    where = f"{evidence['seconds']:.0f} s on {machine['cpu']}, {machine['threads']} threads"
+    return "\n".join(lines) + f"\n\nMeasured by `{command}` in one run of {where}. Intervals are 95 %."
+
+
+def _number(measured: dict[str, Any]) -> str:
+    if measured["value"] is None:
+        return "not measured"
+    unit = f" {measured['unit']}" if measured["unit"] else ""
+    text = f"{measured['value']:.3g}{unit}"
+    if measured["low"] is not None:
+        text += f" [{measured['low']:.3g}, {measured['high']:.3g}]"
+    return text + (f", n = {measured['n']}" if measured["n"] else "")
+
+
+FILES = {
+    "docs/methods/index.md": table,
+    "CITATION.cff": citation,
+    **{f"docs/methods/{r.slug}.md": partial(page, r.slug) for r in METHODS if "study" in r.offers},
+}
 
 
 def main() -> int:

@@ -72,6 +72,11 @@ class Plan(BaseModel):
 
 def default_plan(model: str = "default") -> Plan:
     """Every check on a language model that works today, with default settings and no limits."""
+    from touchstone.language import embedded
+
+    if model in embedded.NAMES:
+        # Reports should say which model it was, not that it was the default.
+        model = embedded.NAME
     checks = [CheckPlan(use=record.slug) for record in catalog.offering("check") if record.room == "language"]
     return Plan(title=f"Audit of {model}", subject=Subject(model=model), check=checks)
 

@@ -321,7 +321,7 @@ class LanguageModel:
         Without a start token the first token of a text only serves as context.
         """
         encoded = [self.encode_continuation(text) for text in texts]
-        start = self.tokenizer.bos_token_id
+        start = self._start_of_text()
         heads = [[int(start)] if start is not None else ids[:1] for ids in encoded]
         tails = [[ids if start is not None else ids[1:]] for ids in encoded]
         for text, (tail,) in zip(texts, tails, strict=True):
@@ -329,6 +329,15 @@ class LanguageModel:
                 raise InputError(f"text {text!r}: too short to score")
         with self._computing():
             return scoring.score(self, heads, tails, batch_size=_positive("batch_size", batch_size))
+
+    def _start_of_text(self) -> int | None:
+        """The token that opens a plain text, if there is one."""
+        start = self.tokenizer.bos_token_id
+        if start is None or not self._templated(None):
+            return start
+        # That of some chat models opens a turn (SmolLM2's is <|im_start|>), after which plain text is a surprise in
+        # itself. Their tokenizers do not put it before a text.
+        return start if self.tokenizer("a")["input_ids"][:1] == [start] else None
 
     def perplexity(self, texts: Sequence[str], *, batch_size: int = 32) -> float:
         """exp of the mean negative log-likelihood a token (natural logarithm) over all ``texts``."""

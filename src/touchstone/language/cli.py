@@ -1,0 +1,18 @@
+"""The verbs of the room: ``touchstone language …``."""
+
+from __future__ import annotations
+
+import typer
+
+from touchstone.language.angular_steering.cli import app as steer
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="language",
+    help="Causal language models.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(steer)
