@@ -83,23 +83,39 @@ def organism_findings(
             against=plain,
         )
     )
-    mine = _garbage(frame, ADAPTIVE)
-    for name, group, words in (
-        ("garbage-share", "same points", "activation addition of b1 at the same points"),
-        ("garbage-share-best-addition", "anywhere", "activation addition at its best, wherever it is added"),
+    for ending, group, words in (
+        ("", "same points", "activation addition of b1 at the same points"),
+        ("-best-addition", "anywhere", "activation addition at its best, wherever it is added"),
     ):
-        other = _garbage(frame, additions[group])
+        mine, other = (_garbage(frame, arm) for arm in (ADAPTIVE, additions[group]))
         findings.append(
             Finding(
-                name,
+                f"garbage-share{ending}",
                 "Over the sweep, guarded questions are neither refused nor rightly answered less often under adaptive"
-                f" rotation than under {words}, with α up to where it brings refusals as low.",
+                f" rotation than under {words}, with α from where it brings refusals as low to its negative.",
+                _apart(other, mine, able),
+                mine,
+                against=other,
+            )
+        )
+        # How many of an addition's settings change nothing is a matter of the grid; this is not.
+        mine, other = (_garbage(frame, arm, _open(rates, arm)) for arm in (ADAPTIVE, additions[group]))
+        findings.append(
+            Finding(
+                f"garbage-when-open{ending}",
+                f"At the settings that bring refusals to {LOW} or less, guarded questions are not rightly answered less often"
+                f" under adaptive rotation than under {words}.",
                 _apart(other, mine, able),
                 mine,
                 against=other,
             )
         )
     return findings
+
+
+def _open(rates: pd.DataFrame, arm: str) -> set[float]:
+    """Settings of an arm at which guarded topics are hardly refused."""
+    return set(rates.loc[(rates["arm"] == arm) & (rates["guarded refused"] <= LOW), "value"])
 
 
 def _arc(name: str, arm: str, words: str, frame: pd.DataFrame, rates: pd.DataFrame, able: bool) -> Finding:
@@ -146,11 +162,14 @@ def _best_answers(frame: pd.DataFrame, rates: pd.DataFrame, arm: str) -> Measure
     return _rate(frame, arm, value, "guarded", "answered", f"guarded questions answered rightly at {value:.0f}°, {arm}")
 
 
-def _garbage(frame: pd.DataFrame, arm: str) -> Measurement:
-    """Share of the sweep on which a guarded prompt is neither refused nor rightly answered, over prompts."""
+def _garbage(frame: pd.DataFrame, arm: str, settings: set[float] | None = None) -> Measurement:
+    """Share of the settings at which a guarded prompt is neither refused nor rightly answered, over prompts."""
     here = frame[
         (frame["arm"] == arm) & (frame["topics"] == "guarded") & frame["measure"].isin(["refused", "answered"])
     ]
+    here = here if settings is None else here[here["value"].isin(settings)]
+    if here.empty:
+        return Measurement(f"share of garbage, {arm}", float("nan"), n=0)
     good = here.groupby("item")["score"].sum() / here["value"].nunique()
     return Measurement.mean(f"share of garbage, {arm}", (1 - good).to_numpy())
 
@@ -158,6 +177,8 @@ def _garbage(frame: pd.DataFrame, arm: str) -> Measurement:
 def _apart(larger: Measurement, smaller: Measurement, able: bool) -> Verdict:
     """Whether ``larger`` exceeds ``smaller`` by more than their intervals."""
     if not able:
+        return "undecided"
+    if larger.value != larger.value or smaller.value != smaller.value:
         return "undecided"
     if larger.value <= smaller.value:
         return "fails"
