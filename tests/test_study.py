@@ -62,6 +62,13 @@ def test_options_reach_the_study():
         run_studies(["fake"], "smoke", options={"shfit": 2.5})
 
 
+def test_a_place_that_cannot_be_written_is_found_before_the_work(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(fakes, "study", lambda scale, run: pytest.fail("the study ran"))
+    with pytest.raises(InputError, match="cannot be written"):
+        run_studies(["fake"], "smoke", out=tmp_path / "file" / "s")
+
+
 def test_bad_arguments():
     with pytest.raises(InputError, match="scale 'huge'"):
         run_studies(["fake"], "huge")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -107,6 +108,11 @@ def _study(job: _Job, *, scale: Scale, run: Run, options: Mapping[str, Any]) -> 
 def _look_at(place: Path, replace_out: bool) -> None:
     """Refuse to touch a folder before hours of work rather than after them."""
     if not place.exists():
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=place.parent).close()
+        except OSError as error:
+            raise InputError(f"{place}: cannot be written ({error.strerror or error})") from None
         return
     if not replace_out:
         raise InputError(f"{place}: already exists; choose another --out or pass --replace")

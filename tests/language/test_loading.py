@@ -229,6 +229,19 @@ def test_a_full_cache_folder_keeps_what_was_there(fake_package, monkeypatch):
     assert [item.name for item in folder.parent.iterdir()] == [folder.name]
 
 
+def test_a_disk_that_fills_up_while_saving_is_one_line_that_names_the_cache(fake_package, monkeypatch):
+    from safetensors import SafetensorError
+    from transformers import PreTrainedModel
+
+    def full(*arguments, **options):
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(PreTrainedModel, "save_pretrained", full)
+    with pytest.raises(InputError, match=r"models: cannot be written .*No space left on device"):
+        embedded.fetch()
+    assert list(embedded.folder().parent.iterdir()) == []
+
+
 def test_a_damaged_cache_is_made_anew(fake_package):
     folder = embedded.fetch()
     (folder / "model.safetensors").write_bytes(b"")

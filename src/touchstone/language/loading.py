@@ -160,9 +160,14 @@ def save_dequantised(gguf_file: Path, folder: Path, say: Say) -> None:
     fresh.tie_weights()
     fresh.generation_config = module.generation_config
     say("saving it as safetensors")
-    with _reading(str(folder)):
-        fresh.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+    from safetensors import SafetensorError
+
+    with _quiet():
+        try:
+            fresh.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+        except (OSError, SafetensorError) as error:
+            raise InputError(f"{folder.parent}: cannot be written ({error})") from None
 
 
 def _load_hub(name: str, device: torch.device, dtype: torch.dtype) -> tuple[Any, Any]:
@@ -176,7 +181,22 @@ def _load_hub(name: str, device: torch.device, dtype: torch.dtype) -> tuple[Any,
 
 @contextmanager
 def _reading(name: str) -> Iterator[None]:
-    """Turn what transformers raises while it reads ``name`` into one clear line, without its bars and advice."""
+    """Turn what transformers raises while it reads ``name`` into one clear line."""
+    try:
+        with _quiet():
+            yield
+    except TouchstoneError:
+        raise
+    except Exception as error:
+        # A damaged file can make its reader raise anything, bare Exception included.
+        offline = "" if os.path.exists(name) else " (no network, or no such model)"
+        detail = (str(error).strip().splitlines() or [""])[0]
+        raise InputError(f"model {name}: cannot be loaded{offline}: {type(error).__name__}: {detail[:200]}") from None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the bars and advice of transformers off the terminal."""
     from transformers.utils import logging
 
     bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
@@ -186,13 +206,6 @@ def _reading(name: str) -> Iterator[None]:
         # The GGUF reader's bar ignores that switch.
         with redirect_stderr(io.StringIO()):
             yield
-    except TouchstoneError:
-        raise
-    except Exception as error:
-        # A damaged file can make its reader raise anything, bare Exception included.
-        offline = "" if os.path.exists(name) else " (no network, or no such model)"
-        detail = (str(error).strip().splitlines() or [""])[0]
-        raise InputError(f"model {name}: cannot be loaded{offline}: {type(error).__name__}: {detail[:200]}") from None
     finally:
         if bars:
             logging.enable_progress_bar()

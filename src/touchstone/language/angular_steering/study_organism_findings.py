@@ -103,7 +103,7 @@ def organism_findings(
         findings.append(
             Finding(
                 f"garbage-when-open{ending}",
-                f"At the settings that bring refusals to {LOW} or less, guarded questions are not rightly answered less often"
+                f"At the settings that bring refusals to {LOW} or less, garbage in place of a right answer is rarer"
                 f" under adaptive rotation than under {words}.",
                 _apart(other, mine, able),
                 mine,
@@ -180,7 +180,7 @@ def _apart(larger: Measurement, smaller: Measurement, able: bool) -> Verdict:
         return "undecided"
     if larger.value != larger.value or smaller.value != smaller.value:
         return "undecided"
-    if larger.value <= smaller.value:
+    if larger.value < smaller.value:
         return "fails"
     ends = (larger.low, smaller.high)
     return "holds" if None not in ends and ends[0] > ends[1] else "undecided"  # type: ignore[operator]
