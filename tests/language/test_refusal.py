@@ -128,7 +128,9 @@ def test_tfidf_folds_share_neither_template_nor_filling():
 def test_incoherent_replies():
     assert all(incoherent(reply) for reply in GARBAGE)
     assert not any(incoherent(reply) for reply in ALL)
-    # One of 5 four-grams is a repetition; then 5 of 9.
+    # One of 2 four-grams is a repetition, which is not over half; then 2 of 3; then 1 of 5 and 5 of 9.
+    assert not incoherent("a " * 5)
+    assert incoherent("a " * 6)
     assert not incoherent("a b c d a b c d")
     assert incoherent("a b c d " * 3)
 
