@@ -8,6 +8,7 @@ import pytest
 
 from tests import fakes
 from touchstone import catalog
+from touchstone.engine import RayEngine
 from touchstone.errors import InputError
 from touchstone.evidence import Evidence, Finding, Measurement
 from touchstone.run import Run
@@ -54,6 +55,20 @@ def test_what_is_there_stays_unless_it_may_be_replaced(tmp_path):
     with pytest.raises(InputError, match=r"no evidence\.json"):
         run_studies(["fake"], "smoke", out=tmp_path / "mine", replace_out=True)
     assert (tmp_path / "mine" / "file").exists()
+
+
+def test_a_study_on_a_local_ray_gives_the_same():
+    ray = pytest.importorskip("ray")
+    ray.init(
+        num_cpus=2, log_to_driver=False, include_dashboard=False, configure_logging=False, ignore_reinit_error=True
+    )
+    try:
+        there = run_studies(["fake"], "smoke", run=Run(seed=4, engine=RayEngine(workers=2)))["fake"]
+    finally:
+        ray.shutdown()
+    here = run_studies(["fake"], "smoke", run=Run(seed=4))["fake"]
+    assert there.findings == here.findings
+    assert there.table("noise").equals(here.table("noise"))
 
 
 def test_options_reach_the_study():

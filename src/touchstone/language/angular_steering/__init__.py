@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from touchstone.language.angular_steering.sweeping import sweep as sweep
 
 # Resolved on first use, so that importing the package loads neither torch nor transformers.
-
 _EXPORTS = {
     "Ablation": "arms",
     "Addition": "arms",
