@@ -47,8 +47,11 @@ class PoolEngine:
         if not items:
             return
         # Spawned, not forked: forking after torch has started its threads deadlocks.
-        with ProcessPoolExecutor(min(self.workers, len(items)), mp_context=get_context("spawn")) as pool:
-            places = {pool.submit(function, item): i for i, item in enumerate(items)}
+        # The function may carry a model: it is sent to each process once, not with every item.
+        with ProcessPoolExecutor(
+            min(self.workers, len(items)), mp_context=get_context("spawn"), initializer=_keep, initargs=(function,)
+        ) as pool:
+            places = {pool.submit(_apply_kept, item): i for i, item in enumerate(items)}
             try:
                 for future in as_completed(places):
                     yield places[future], future.result()
@@ -96,6 +99,18 @@ class RayEngine:
                     yield i, ray.get(reference)
                 except ray.exceptions.RayTaskError as error:
                     raise error.cause from None
+
+
+_kept: list[Callable[[Any], Any]] = []
+
+
+def _keep(function: Callable[[Any], Any]) -> None:
+    """In a process of the pool: remember what to apply."""
+    _kept[:] = [function]
+
+
+def _apply_kept(item: Any) -> Any:
+    return _kept[0](item)
 
 
 def _apply(function: Callable[[T], R], item: T) -> R:
