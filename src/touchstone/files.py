@@ -12,7 +12,7 @@ from pathlib import Path
 
 from touchstone.errors import InputError
 
-__all__ = ["cache_folder", "locked", "read_text", "write_text", "written_folder"]
+__all__ = ["cache_folder", "locked", "read_text", "write_bytes", "write_text", "written_folder"]
 
 
 def cache_folder() -> Path:
@@ -101,13 +101,24 @@ def _lock(handle: int) -> None:
 
 def write_text(path: str | Path, text: str) -> None:
     """Write a UTF-8 file as a whole, by way of a temporary file in the same folder."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: str | Path, data: bytes) -> None:
+    """Write a file as a whole, by way of a temporary file in the same folder.
+
+    Raises
+    ------
+    InputError
+        If the place cannot be written; what was there stays.
+    """
     target = Path(path)
     temporary = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
-            stream.write(text)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
         os.chmod(temporary, 0o644)
         os.replace(temporary, target)
     except OSError as error:

@@ -152,6 +152,15 @@ def test_chat_template_is_used_and_system_comes_first(chat_model):
     assert chat_model.render(talk).count("user") == 2
 
 
+def test_a_turn_that_the_assistant_began_stays_open(chat_model):
+    begun = [{"role": "user", "content": "w1"}, {"role": "assistant", "content": "w2 w3"}]
+    assert chat_model.render(begun) == "<s> user w1 </s> assistant w2 w3"
+    longer = chat_model.log_likelihood(["w1"], ["w2 w3 w4"]).total.item()
+    begun_first = chat_model.log_likelihood(["w1"], ["w2 w3"]).total.item()
+    then = chat_model.log_likelihood([begun], ["w4"]).total.item()
+    assert longer == pytest.approx(begun_first + then, abs=1e-4)
+
+
 def test_perplexity_is_the_exponential_of_the_mean_negative_log_likelihood(model):
     texts = ["w1 w2 w3 w4", "w5 w6"]
     logp = [reference_score(model, "<s>", text) for text in texts]

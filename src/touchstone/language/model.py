@@ -161,7 +161,8 @@ class LanguageModel:
 
         Parameters
         ----------
-        prompt : a user's message, or a list of messages.
+        prompt : a user's message, or a list of messages. If the last message is the assistant's, the turn stays
+            open and the reply continues it, as when a reasoning model's thoughts are given and its answer is wanted.
         system : a system message to put first.
         chat : whether to use the chat template; ``None`` uses it if the tokenizer has one.
         """
@@ -170,7 +171,12 @@ class LanguageModel:
                 raise InputError("prompt: a list of messages needs a chat template, and this model has none")
             return f"{system}\n\n{prompt}" if system else prompt
         messages = as_messages(prompt, system)
-        return str(self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
+        begun = bool(messages) and messages[-1]["role"] == "assistant"
+        return str(
+            self.tokenizer.apply_chat_template(
+                messages, add_generation_prompt=not begun, continue_final_message=begun, tokenize=False
+            )
+        )
 
     def encode(
         self, prompts: Sequence[Prompt], *, system: str | None = None, chat: bool | None = None

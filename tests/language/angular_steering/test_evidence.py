@@ -12,9 +12,10 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerFast
 
+from touchstone.bootstrap import over_items
 from touchstone.errors import InputError
 from touchstone.language import LanguageModel
-from touchstone.language.angular_steering import Contrast, Rotation, SteeringPlane, Unsteered, bootstrap, sweep
+from touchstone.language.angular_steering import Contrast, Rotation, SteeringPlane, Unsteered, statistics, sweep
 from touchstone.language.angular_steering.check import METRICS, Settings, check
 from touchstone.language.angular_steering.prompts import HAPPY_OR_SAD, NEUTRAL_PROMPTS, TONE_TRAIN, tone_prompts
 from touchstone.language.angular_steering.study import study
@@ -99,12 +100,12 @@ def test_a_check_with_bad_files(make_tiny, tmp_path, files):
 
 def test_intervals_of_a_spread_by_hand():
     scores = np.array([[0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0], [3.0, 3.0, 3.0, 3.0]])
-    exact = bootstrap.estimate("spread", scores, bootstrap.spread, seed=0)
+    exact = over_items("spread", scores, statistics.spread, seed=0)
     assert (exact.value, exact.low, exact.high, exact.n) == (3.0, 3.0, 3.0, 4)
-    wide = bootstrap.estimate("spread", scores * np.array([0.0, 1.0, 1.0, 2.0]), bootstrap.spread, seed=0)
+    wide = over_items("spread", scores * np.array([0.0, 1.0, 1.0, 2.0]), statistics.spread, seed=0)
     assert wide.low < 3.0 < wide.high
-    assert bootstrap.worst_ratio(np.log([[2.0, 2.0], [3.0, 3.0], [6.0, 6.0]])) == pytest.approx(3.0)
-    assert bootstrap.estimate("spread", scores[:, :1], bootstrap.spread, seed=0).low is None
+    assert statistics.worst_ratio(np.log([[2.0, 2.0], [3.0, 3.0], [6.0, 6.0]])) == pytest.approx(3.0)
+    assert over_items("spread", scores[:, :1], statistics.spread, seed=0).low is None
 
 
 def test_an_organism_is_opened_by_one_plane_and_not_by_a_random_one():

@@ -17,8 +17,9 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
+from touchstone.bootstrap import over_items
 from touchstone.evidence import Evidence, Figure, Finding, Table, Verdict
-from touchstone.language.angular_steering import bootstrap, figures
+from touchstone.language.angular_steering import figures, statistics
 from touchstone.language.angular_steering.arms import Arm, Rotation, Unsteered
 from touchstone.language.angular_steering.margin import margins
 from touchstone.language.angular_steering.plane import SteeringPlane
@@ -213,11 +214,10 @@ def _against_random(
     items.
     """
     measured, random = (
-        bootstrap.estimate(f"{what}, {arm}", scores[arm], statistic, seed=seed, unit=unit)
-        for arm in (_STEERED, _RANDOM)
+        over_items(f"{what}, {arm}", scores[arm], statistic, seed=seed, unit=unit) for arm in (_STEERED, _RANDOM)
     )
     cut = len(scores[_STEERED])
-    difference = bootstrap.estimate(
+    difference = over_items(
         "", np.concatenate(list(scores.values())), lambda rows: statistic(rows[:cut]) - statistic(rows[cut:]), seed=seed
     )
     verdict: Verdict = "undecided"
@@ -229,34 +229,34 @@ def _against_random(
 
 
 def _range(name: str, what: str, frame: pd.DataFrame, unit: str, seed: int) -> Finding:
-    scores = {arm: bootstrap.matrix(frame, arm, "contrast") for arm in (_STEERED, _RANDOM)}
+    scores = {arm: statistics.matrix(frame, arm, "contrast") for arm in (_STEERED, _RANDOM)}
     statement = f"Turning the plane moves {what} further than turning a random plane does."
-    return _against_random(name, statement, f"range of {what}", scores, bootstrap.spread, unit, seed)
+    return _against_random(name, statement, f"range of {what}", scores, statistics.spread, unit, seed)
 
 
 def _rate_range(frame: pd.DataFrame, seed: int) -> Finding:
-    refused = {arm: (bootstrap.matrix(frame, arm, "contrast") > 0).astype(float) for arm in (_STEERED, _RANDOM)}
+    refused = {arm: (statistics.matrix(frame, arm, "contrast") > 0).astype(float) for arm in (_STEERED, _RANDOM)}
     statement = (
         "Turning the plane moves the share of prompts on which a refusal is the likelier further than turning a random"
         " plane does."
     )
     return _against_random(
-        "refusal-rate-range", statement, "range of the share refused", refused, bootstrap.spread, "", seed
+        "refusal-rate-range", statement, "range of the share refused", refused, statistics.spread, "", seed
     )
 
 
 def _cost(frame: pd.DataFrame, seed: int) -> Finding:
-    base = bootstrap.matrix(frame, "unsteered", "nll")
-    nll = {arm: np.concatenate([base, bootstrap.matrix(frame, arm, "nll")]) for arm in (_STEERED, _RANDOM)}
+    base = statistics.matrix(frame, "unsteered", "nll")
+    nll = {arm: np.concatenate([base, statistics.matrix(frame, arm, "nll")]) for arm in (_STEERED, _RANDOM)}
     statement = "At its worst angle the plane costs neutral text more than a random plane does."
     return _against_random(
-        "perplexity-cost", statement, "worst perplexity over the unsteered", nll, bootstrap.worst_ratio, "", seed
+        "perplexity-cost", statement, "worst perplexity over the unsteered", nll, statistics.worst_ratio, "", seed
     )
 
 
 def _margin(found: pd.DataFrame, seed: int) -> Finding:
     degrees = found["margin"].fillna(180.0).to_numpy()[np.newaxis]
-    measured = bootstrap.estimate(
+    measured = over_items(
         "median rotation that flips a verdict", degrees, lambda rows: float(np.median(rows)), seed=seed, unit="degrees"
     )
     return Finding(

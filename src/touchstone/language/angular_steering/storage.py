@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import pandas as pd
 import torch
 
 from touchstone.errors import InputError
+from touchstone.files import write_bytes
 from touchstone.language.angular_steering.plane import SteeringPlane
 from touchstone.language.layout import Site
 
@@ -47,7 +46,7 @@ def save(plane: SteeringPlane, path: Path) -> Path:
         {name: getattr(plane, name).contiguous().cpu() for name in _TENSORS},
         metadata={"format": "pt", "touchstone": json.dumps(record)},
     )
-    _write(path, data)
+    write_bytes(path, data)
     return path
 
 
@@ -88,18 +87,3 @@ def _check(plane: SteeringPlane) -> None:
 def _plain(column: pd.Series) -> list[Any]:
     """A column as JSON holds it: NaN (of points that were dropped) becomes null."""
     return [None if item != item else item for item in column.tolist()]
-
-
-def _write(path: Path, data: bytes) -> None:
-    temporary = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
-        raise InputError(f"{path}: cannot be written ({error.strerror or error})") from None

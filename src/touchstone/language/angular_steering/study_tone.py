@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from touchstone.bootstrap import over_items
 from touchstone.evidence import Figure, Finding, Measurement, Table, Verdict
-from touchstone.language.angular_steering import bootstrap, figures
+from touchstone.language.angular_steering import figures, statistics
 from touchstone.language.angular_steering.arms import (
     Ablation,
     Addition,
@@ -164,16 +165,16 @@ def _trade_off(settings: pd.DataFrame, base_tone: float, base_perplexity: float)
 
 def _findings(frame: pd.DataFrame, settings: pd.DataFrame, seed: int) -> list[Finding]:
     findings = []
-    base = bootstrap.matrix(frame, "unsteered", "contrast")
-    shift = _largest_shift(bootstrap.matrix(frame, RANDOM, "contrast"), base, seed)
+    base = statistics.matrix(frame, "unsteered", "contrast")
+    shift = _largest_shift(statistics.matrix(frame, RANDOM, "contrast"), base, seed)
     for name, arm, words in (
         ("tone-range", ADAPTIVE, "Adaptive rotation"),
         ("tone-range-all-tokens", ALL, "Rotation of all tokens"),
     ):
-        range_ = bootstrap.estimate(
+        range_ = over_items(
             f"range of tone, {arm}",
-            bootstrap.matrix(frame, arm, "contrast"),
-            bootstrap.spread,
+            statistics.matrix(frame, arm, "contrast"),
+            statistics.spread,
             seed=seed,
             unit="nats/token",
         )
@@ -238,13 +239,13 @@ def _at_equal_cost(
 def _within(arm: str, budget: float, frame: pd.DataFrame, settings: pd.DataFrame, seed: int) -> Measurement:
     """Range of tone over the settings of an arm that keep within a budget of perplexity, and the unsteered model."""
     mine = settings[settings["arm"] == arm].sort_values("value")
-    scores = bootstrap.matrix(frame, arm, "contrast")[(mine["perplexity"] <= budget).to_numpy()]
-    scores = np.concatenate([bootstrap.matrix(frame, "unsteered", "contrast"), scores])
-    return bootstrap.estimate(f"range of tone, {arm}", scores, bootstrap.spread, seed=seed, unit="nats/token")
+    scores = statistics.matrix(frame, arm, "contrast")[(mine["perplexity"] <= budget).to_numpy()]
+    scores = np.concatenate([statistics.matrix(frame, "unsteered", "contrast"), scores])
+    return over_items(f"range of tone, {arm}", scores, statistics.spread, seed=seed, unit="nats/token")
 
 
 def _largest_shift(scores: np.ndarray, base: np.ndarray, seed: int) -> Measurement:
-    return bootstrap.estimate(
+    return over_items(
         "largest shift by a random plane",
         np.concatenate([base, scores]),
         lambda rows: float(np.abs(rows[1:].mean(axis=1) - rows[0].mean()).max()),
@@ -254,13 +255,13 @@ def _largest_shift(scores: np.ndarray, base: np.ndarray, seed: int) -> Measureme
 
 
 def _worst_perplexity(frame: pd.DataFrame, arm: str, seed: int) -> Measurement:
-    return bootstrap.estimate(f"perplexity at the worst angle, {arm}", _stacked(frame, [arm]), _highest, seed=seed)
+    return over_items(f"perplexity at the worst angle, {arm}", _stacked(frame, [arm]), _highest, seed=seed)
 
 
 def _stacked(frame: pd.DataFrame, arms: Sequence[str]) -> np.ndarray:
     """Summed NLL of each text at every setting of the arms, with the number of its tokens in the last row."""
-    nll = np.concatenate([bootstrap.matrix(frame, arm, "nll") for arm in arms])
-    tokens = bootstrap.matrix(frame, arms[0], "nll", "tokens")[:1]
+    nll = np.concatenate([statistics.matrix(frame, arm, "nll") for arm in arms])
+    tokens = statistics.matrix(frame, arms[0], "nll", "tokens")[:1]
     return np.concatenate([nll * tokens, tokens])
 
 
@@ -271,8 +272,8 @@ def _highest(rows: np.ndarray, first: int = 0, last: int | None = None) -> float
 
 def _paired_lower(frame: pd.DataFrame, seed: int) -> Verdict:
     """Whether adaptive's worst perplexity is lower, texts drawn alike for both."""
-    count = len(bootstrap.matrix(frame, ADAPTIVE, "nll"))
-    found = bootstrap.estimate(
+    count = len(statistics.matrix(frame, ADAPTIVE, "nll"))
+    found = over_items(
         "",
         _stacked(frame, [ADAPTIVE, ALL]),
         lambda rows: _highest(rows, count) - _highest(rows, 0, count),
