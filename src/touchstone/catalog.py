@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
@@ -44,6 +45,7 @@ class Method:
     paper : title of its paper, NeurIPS 2025.
     arxiv, openreview : identifiers of the paper, empty where none is known.
     offers : which of check, remedy and study work today; empty means not built yet.
+    measures : what its check measures, in a word or two, as reports and Inspect's tasks name it.
     """
 
     slug: str
@@ -53,6 +55,12 @@ class Method:
     arxiv: str = ""
     openreview: str = ""
     offers: tuple[Part, ...] = ()
+    measures: str = ""
+
+    @property
+    def task(self) -> str:
+        """Name of its check as a task of Inspect AI, ``touchstone/<task>``."""
+        return re.sub(r"\W+", "_", self.measures or self.slug)
 
     @property
     def package(self) -> str:
@@ -82,6 +90,7 @@ METHODS: tuple[Method, ...] = (
         "Angular Steering: Behavior Control via Rotation in Activation Space",
         arxiv="2510.26243",
         offers=("check", "remedy", "study"),
+        measures="steerability",
     ),
     Method(
         "test-awareness",
@@ -89,6 +98,8 @@ METHODS: tuple[Method, ...] = (
         "Find out whether a model behaves differently when it senses a test",
         "The Hawthorne Effect in Reasoning Models: Evaluating and Steering Test Awareness",
         arxiv="2505.14617",
+        offers=("check", "remedy", "study"),
+        measures="test awareness",
     ),
     Method(
         "evorefuse",
@@ -96,6 +107,7 @@ METHODS: tuple[Method, ...] = (
         "Find harmless requests that a model refuses, and teach it not to",
         "EVOREFUSE: Evolutionary Prompt Optimization for Evaluation and Mitigation of LLM Over-Refusal to Pseudo-Malicious Instructions",
         arxiv="2505.23473",
+        measures="over-refusal",
     ),
     Method(
         "largo",
@@ -103,6 +115,7 @@ METHODS: tuple[Method, ...] = (
         "Test how easily your own model's guard rails give way to fluent text",
         "LARGO: Latent Adversarial Reflection through Gradient Optimization for Jailbreaking LLMs",
         arxiv="2505.10838",
+        measures="latent red-team margin",
     ),
     Method(
         "deep-value-benchmark",
@@ -110,6 +123,7 @@ METHODS: tuple[Method, ...] = (
         "Measure whether a model learns the value behind choices or a surface trait that came along",
         "Deep Value Benchmark: Measuring Whether Models Generalize Deep Values or Shallow Preferences",
         arxiv="2511.02109",
+        measures="value generalisation",
     ),
     Method(
         "isolation-continuity",
@@ -117,6 +131,7 @@ METHODS: tuple[Method, ...] = (
         "Measure how much of a long prompt can change before the continuation does",
         "Continuity and Isolation Lead to Doubts or Dilemmas in Large Language Models",
         arxiv="2505.10606",
+        measures="continuity",
     ),
     Method(
         "perinucleus-fingerprint",

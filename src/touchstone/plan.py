@@ -17,7 +17,7 @@ from touchstone.errors import InputError
 from touchstone.evidence import Limit
 from touchstone.files import read_text
 
-__all__ = ["CheckPlan", "Plan", "Subject", "default_plan", "load_plan"]
+__all__ = ["CheckPlan", "Plan", "Subject", "default_plan", "load_plan", "settings_of"]
 
 
 class Subject(BaseModel):
@@ -53,7 +53,7 @@ class CheckPlan(BaseModel):
     @property
     def settings(self) -> Any:
         """The check's ``Settings``, made of this plan's other keys."""
-        return _settings(self.module.Settings, self.model_extra or {}, self.use)
+        return settings_of(self.module.Settings, self.model_extra or {}, self.use)
 
     @property
     def limits(self) -> dict[str, Limit]:
@@ -133,7 +133,8 @@ def _look_at(check: CheckPlan, i: int, subject: Subject, name: str, text: str) -
         raise fail(str(error), wrong) from None
 
 
-def _settings(kind: type, values: dict[str, Any], check: str) -> Any:
+def settings_of(kind: type, values: dict[str, Any], check: str) -> Any:
+    """A check's ``Settings`` made of ``values``; raises :class:`InputError` naming the one that is wrong."""
     known = [item.name for item in fields(kind)]
     for key in values:
         if key not in known:

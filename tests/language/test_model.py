@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from touchstone.errors import InputError
-from touchstone.language import LanguageModel, Site
+from touchstone.language import LanguageModel, Site, batching
 from touchstone.language.decoding import Sampling
 
 PROMPTS = ["w1 w2 w3", "w4", "w5 w6 w7 w8 w9 w10", "w1 w2"]
@@ -60,7 +60,7 @@ def test_a_long_shared_head_is_read_once_and_changes_nothing(model):
     head = " ".join(f"w{i % 40}" for i in range(20))
     prompts = [f"{head} w1", f"{head} w2 w3 w4", f"{head} w5 w6"]
     lengths: list[tuple[int, int]] = []
-    handle = model.module.register_forward_pre_hook(
+    handle = model.module.base_model.register_forward_pre_hook(
         lambda module, args, kwargs: lengths.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
     )
     scores = model.log_likelihood(prompts, ["w7 w8"])
@@ -187,6 +187,35 @@ def test_activations_equal_hooks_on_single_prompts(make_tiny, kind):
             torch.testing.assert_close(everything[site][i], seen[0][0], atol=1e-4, rtol=1e-4)
             torch.testing.assert_close(last[site][i], seen[0][0, -1], atol=1e-4, rtol=1e-4)
             torch.testing.assert_close(mean[site][i], seen[0][0].mean(0), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", LAYOUTS)
+def test_activations_after_a_shared_head_are_the_same(make_tiny, kind, monkeypatch):
+    model = make_tiny(kind)
+    head = " ".join(f"w{i}" for i in range(20))
+    prompts = [f"{head} {tail}" for tail in ("w30", "w31 w32 w33", "w34 w35")]
+    sites, spans = model.sites(), [(20, 21), (21, 23), (20, 22)]
+    read = []
+
+    def counted(module, arguments, options):
+        read.append(tuple(options["input_ids"].shape))
+
+    handle = model.module.base_model.register_forward_pre_hook(counted, with_kwargs=True)
+    shared = [model.activations(prompts, sites), model.activations(prompts, sites, positions=spans)]
+    rows = {1, 3} if model.shares_prefixes else {3}
+    assert {shape[0] for shape in read} == rows, "the head was not read once"
+    read.clear()
+    inside = model.activations(prompts, sites, positions=[(19, 21), (3, 4), (20, 21)])
+    assert {shape[0] for shape in read} == {3}, "what is asked for lies inside the head"
+    handle.remove()
+    monkeypatch.setattr(batching, "_SHORTEST_SHARED_PREFIX", 1000)
+    plain = [model.activations(prompts, sites), model.activations(prompts, sites, positions=spans)]
+    for site in sites:
+        for got, wanted in zip(shared, plain, strict=True):
+            torch.testing.assert_close(got[site], wanted[site], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            inside[site][2], model.activations(prompts[2:], [site], positions=[(20, 21)])[site][0], atol=1e-4, rtol=1e-4
+        )
 
 
 def test_activations_of_spans(model):

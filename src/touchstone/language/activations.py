@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from touchstone.errors import InputError
-from touchstone.language.batching import Batch, batches, pad_left, positions_of
+from touchstone.language.batching import Batch, batches, pad_left, positions_of, read_head, shared_length
 from touchstone.language.layout import Site
 
 if TYPE_CHECKING:
@@ -39,11 +39,15 @@ def read(
     whole = positions == "all"
     pieces: dict[Site, list[Any]] = {site: [None] * len(prompts) for site in sites}
     for rows in batches([len(ids) for ids in prompts], batch_size, budget=_BUDGET):
-        ids, mask = pad_left([prompts[i] for i in rows], model.pad_id, model.device)
+        batch = [prompts[i] for i in rows]
+        # A head that all share is read once, as long as nothing of it is asked for.
+        shared = shared_length(model, batch, min(spans[i][0] for i in rows))
+        ids, mask = pad_left([row[shared:] for row in batch], model.pad_id, model.device)
         # Spans count from a prompt's first token; padding comes before it.
-        ends = torch.tensor([spans[i] for i in rows], device=model.device)
+        ends = torch.tensor([spans[i] for i in rows], device=model.device) - shared
         ends = ends + (mask.shape[1] - mask.sum(-1, keepdim=True))
-        seen = _forward(model, ids, mask, sites, rows, partial(_keep, ends=ends, whole=whole))
+        keep = partial(_keep, ends=ends, whole=whole)
+        seen = _forward(model, batch[0][:shared], ids, mask, sites, rows, keep)
         for site in sites:
             for k, i in enumerate(rows):
                 pieces[site][i] = seen[site][k]
@@ -69,6 +73,7 @@ def _keep(hidden: Tensor, ends: Tensor, whole: bool) -> Any:
 
 def _forward(
     model: LanguageModel,
+    head: Sequence[int],
     ids: Tensor,
     mask: Tensor,
     sites: Sequence[Site],
@@ -76,6 +81,11 @@ def _forward(
     keep: Callable[[Tensor], Any],
 ) -> dict[Site, Any]:
     seen: dict[Site, Any] = {}
+    extra: dict[str, Any] = {"use_cache": False}
+    if len(head):
+        extra = {model.cache_argument: read_head(model, head, len(rows)), "use_cache": True}
+        mask = torch.cat([torch.ones((len(rows), len(head)), dtype=mask.dtype, device=mask.device), mask], dim=1)
+    places = positions_of(mask)[:, -ids.shape[1] :]
 
     def recorder(site: Site) -> Callable[[nn.Module, Any, Any], None]:
         def record(module: nn.Module, arguments: Any, output: Any) -> None:
@@ -88,7 +98,7 @@ def _forward(
             stack.callback(model.site_module(site).register_forward_hook(recorder(site)).remove)
         indices = torch.tensor(rows, dtype=torch.long, device=model.device)
         stack.enter_context(model.reading(Batch(indices, prompt=True)))
-        model.module.base_model(input_ids=ids, attention_mask=mask, position_ids=positions_of(mask), use_cache=False)
+        model.module.base_model(input_ids=ids, attention_mask=mask, position_ids=places, **extra)
     return seen
 
 

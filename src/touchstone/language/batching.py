@@ -12,7 +12,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from touchstone.language.model import LanguageModel
 
-__all__ = ["Batch", "Prefix", "batches", "pad_left", "positions_of", "prefill", "step"]
+__all__ = ["Batch", "Prefix", "batches", "pad_left", "positions_of", "prefill", "read_head", "shared_length", "step"]
 
 # A shared prefix shorter than this costs more in its own forward pass than it saves.
 _SHORTEST_SHARED_PREFIX = 16
@@ -101,13 +101,8 @@ def prefill(model: LanguageModel, prompts: Sequence[Sequence[int]], rows: Sequen
     """Read a batch of prompts once. ``rows`` are their indices among the caller's prompts."""
     device = model.device
     indices = torch.tensor(rows, dtype=torch.long, device=device)
-    shared = _shared_length(prompts) if model.shares_prefixes else 0
-    cache = _new_cache(model)
-    if shared:
-        head = torch.tensor([prompts[0][:shared]], dtype=torch.long, device=device)
-        with model.reading(Batch(None, prompt=True)):
-            step(model, head, torch.ones_like(head), cache, 1)
-        cache.batch_repeat_interleave(len(prompts))
+    shared = shared_length(model, prompts, min(len(row) for row in prompts) - 1)
+    cache = read_head(model, prompts[0][:shared], len(prompts))
     ids, mask = pad_left([row[shared:] for row in prompts], model.pad_id, device)
     mask = torch.cat([torch.ones((len(prompts), shared), dtype=torch.long, device=device), mask], dim=1)
     with model.reading(Batch(indices, prompt=True)):
@@ -115,16 +110,28 @@ def prefill(model: LanguageModel, prompts: Sequence[Sequence[int]], rows: Sequen
     return Prefix(cache, mask, logits[:, -1])
 
 
-def _shared_length(prompts: Sequence[Sequence[int]]) -> int:
-    """Length of the common head of all prompts, leaving each at least one token of its own; 0 if not worth it."""
-    if len(prompts) < 2:
+def shared_length(model: LanguageModel, prompts: Sequence[Sequence[int]], most: int) -> int:
+    """Length of the head that all prompts have in common, at most ``most`` tokens; 0 where sharing is not worth it."""
+    if len(prompts) < 2 or not model.shares_prefixes:
         return 0
     low, high = min(map(list, prompts)), max(map(list, prompts))
-    limit = min(len(row) for row in prompts) - 1
     shared = 0
-    while shared < limit and low[shared] == high[shared]:
+    while shared < most and low[shared] == high[shared]:
         shared += 1
     return shared if shared >= _SHORTEST_SHARED_PREFIX else 0
+
+
+def read_head(model: LanguageModel, head: Sequence[int], copies: int) -> Any:
+    """A key/value cache that holds ``head``, read once, for each of ``copies`` rows; an empty one for no head."""
+    cache = _new_cache(model)
+    if len(head):
+        ids = torch.tensor([list(head)], dtype=torch.long, device=model.device)
+        mask = torch.ones_like(ids)
+        with model.reading(Batch(None, prompt=True)):
+            extra = {model.cache_argument: cache, "use_cache": True}
+            model.module.base_model(input_ids=ids, attention_mask=mask, position_ids=positions_of(mask), **extra)
+        cache.batch_repeat_interleave(copies)
+    return cache
 
 
 def _new_cache(model: LanguageModel) -> Any:
