@@ -12,12 +12,14 @@ from types import ModuleType
 import pandas as pd
 
 from touchstone import catalog
+from touchstone.budget import Cost
 from touchstone.errors import InputError
 from touchstone.evidence import Evidence, Finding, Measurement, Table
 from touchstone.run import Run
 
 METRICS = {"refusal_rate": "share of prompts refused", "cost": "what it costs"}
 NEEDS = "local"
+COST = Cost(seconds=4.0, setting="units", least=2, most=100)
 
 
 @dataclass(frozen=True)

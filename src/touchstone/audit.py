@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from touchstone.budget import Budget, Cost, slowness
 from touchstone.environment import describe
-from touchstone.errors import InputError, TouchstoneError
+from touchstone.errors import InputError, OutOfTimeError, TouchstoneError
 from touchstone.evidence import Evidence, Verdict, worst
 from touchstone.files import locked, read_text, write_text
-from touchstone.plan import CheckPlan, Plan
+from touchstone.plan import CheckPlan, Plan, settings_of
 from touchstone.run import Run
 
 __all__ = ["SCHEMA", "AuditResult", "run_audit"]
@@ -58,6 +59,7 @@ def run_audit(
     run: Run | None = None,
     subject: Any = None,
     resume: bool = False,
+    minutes: float | None = None,
     say: Callable[[str], None] | None = None,
 ) -> AuditResult:
     """Run ``plan`` and write ``out``: one Evidence folder a check, ``audit.json`` and ``report.html``.
@@ -70,27 +72,40 @@ def run_audit(
     subject : the model itself; loaded from the plan if ``None``.
     resume : continue an audit of the same plan, seed and version that was interrupted: checks that ended are read
         from disk, and of the check that was interrupted the units of work that ended.
+    minutes : time budget. Checks measure less, or more, so that they end by then; one that no longer fits is left
+        out, and one that meets the end is stopped, which the record and the report say. Settings that the plan
+        names stay as they are. ``None`` runs every check at its own settings.
     say : called with a line whenever a step begins.
 
     Raises
     ------
     InputError
-        If the folder holds something else, another run writes to it, or the subject cannot be loaded. What was
-        in the folder stays.
+        If ``minutes`` is not positive, the folder holds something else, another run writes to it, or the subject
+        cannot be loaded. What was in the folder stays.
     """
     run = run or Run()
     say = say or (lambda line: None)
+    if minutes is not None and not minutes > 0:
+        raise InputError(f"minutes {minutes}: expected more than 0")
     with locked(out) as folder:
         record = _open(folder, plan, run, resume)
+        record["minutes"] = minutes
+        budget = None if minutes is None else Budget(60 * minutes)
+        measured = False
         names = [f"{i:02d}-{check.use}" for i, check in enumerate(plan.check, start=1)]
         evidences: list[Evidence] = []
-        for check, name, entry in zip(plan.check, names, record["checks"], strict=True):
+        for i, (check, name, entry) in enumerate(zip(plan.check, names, record["checks"], strict=True)):
             if (folder / name / "evidence.json").is_file():
                 evidence: Evidence | None = Evidence.load(folder / name)
             else:
                 if subject is None:
                     subject = load_subject(plan, run, say)
-                evidence = _check(check, name, subject, run, folder, entry, say)
+                if budget is not None and not measured:
+                    budget.slowness, measured = slowness(subject), True
+                settings = _settings(check, entry, budget, plan.check[i + 1 :])
+                evidence = None
+                if settings is not None:
+                    evidence = _check(check, name, subject, settings, run, folder, entry, budget, say)
             if evidence is not None:
                 _judge(entry, evidence, check)
                 evidences.append(evidence)
@@ -102,7 +117,8 @@ def run_audit(
         from touchstone.report import write_report
 
         write_report(folder, plan.title, evidences, record)
-        shutil.rmtree(folder / ".journal", ignore_errors=True)
+        if not any(entry["left_out"] for entry in record["checks"]):
+            shutil.rmtree(folder / ".journal", ignore_errors=True)
         return AuditResult(folder, record, evidences)
 
 
@@ -137,6 +153,8 @@ def _open(folder: Path, plan: Plan, run: Run, resume: bool) -> dict[str, Any]:
                 "seconds": 0.0,
                 "limits": [],
                 "error": None,
+                "left_out": None,
+                "settings": None,
             }
             for i, check in enumerate(plan.check, start=1)
         ],
@@ -162,26 +180,57 @@ def _open(folder: Path, plan: Plan, run: Run, resume: bool) -> dict[str, Any]:
     if not same:
         raise InputError(f"{folder}: holds an audit of another plan, seed or version; choose another --out")
     for entry in old["checks"]:
-        entry["error"] = None
+        entry["error"] = entry["left_out"] = None
     return old
+
+
+def _settings(check: CheckPlan, entry: dict[str, Any], budget: Budget | None, later: Sequence[CheckPlan]) -> Any | None:
+    """The settings to run a check with, put down in its entry; ``None`` if it does not fit the budget any more."""
+    if entry.get("settings") is not None:
+        # An audit that goes on keeps the settings it began with: its journal holds units of them.
+        return settings_of(check.module.Settings, entry["settings"], check.use)
+    settings = check.settings
+    if budget is not None:
+        costs = [_cost(one) for one in later]
+        settings = budget.fit(settings, list(check.model_extra or {}), _cost(check), costs)
+    if settings is None:
+        entry["left_out"] = "it no longer fitted the time budget"
+        entry["verdict"] = "undecided"
+        return None
+    entry["settings"] = asdict(settings)
+    return settings
+
+
+def _cost(check: CheckPlan) -> Cost | None:
+    return getattr(check.module, "COST", None)
 
 
 def _check(
     check: CheckPlan,
     name: str,
     subject: Any,
+    settings: Any,
     run: Run,
     folder: Path,
     entry: dict[str, Any],
+    budget: Budget | None,
     say: Callable[[str], None],
 ) -> Evidence | None:
     say(f"checking {check.use}")
     started = time.time()
     journal = folder / ".journal" / name
     try:
-        work = replace(run, journal=journal)
-        evidence: Evidence = check.module.check(subject, check.settings, work)
+        deadline = None if budget is None else time.monotonic() + budget.left
+        work = replace(run, journal=journal, deadline=deadline)
+        evidence: Evidence = check.module.check(subject, settings, work)
         evidence.save(folder / name)
+        if budget is not None:
+            budget.learn(settings, _cost(check), time.time() - started)
+    except OutOfTimeError:
+        entry["left_out"] = "the time budget ended while it ran"
+        entry["verdict"] = "undecided"
+        entry["seconds"] = round(time.time() - started, 3)
+        return None
     except TouchstoneError as error:
         entry["error"] = str(error)
         entry["verdict"] = "fails"

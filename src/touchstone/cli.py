@@ -127,7 +127,13 @@ def audit(
     ] = "default",
     out: Out = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the interrupted audit in --out.")] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit 1 also if a limit is not decided.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit 1 also if a limit is not decided or a check was left out.")
+    ] = False,
+    minutes: Annotated[
+        float | None,
+        typer.Option(help="Time budget: checks measure less or more to fit; what does not fit is left out."),
+    ] = None,
     seed: Seed = 0,
     device: Device = "auto",
     engine: EngineName = "local",
@@ -142,7 +148,7 @@ def audit(
         raise InputError("--resume: needs --out, the folder of the audit to continue")
     say, run = _run(seed, device, engine, workers)
     place = out or _default_out("audit", Path(target).stem if target.endswith(".toml") else target)
-    result = run_audit(plan, place, run=run, resume=resume, say=say)
+    result = run_audit(plan, place, run=run, resume=resume, minutes=minutes, say=say)
     if as_json:
         typer.echo(json.dumps(result.record | {"evidence": [_content(e) for e in result.evidences]}, indent=2))
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["InputError", "MissingExtraError", "TouchstoneError"]
+__all__ = ["InputError", "MissingExtraError", "OutOfTimeError", "TouchstoneError"]
 
 
 class TouchstoneError(Exception):
@@ -18,3 +18,7 @@ class MissingExtraError(TouchstoneError, ImportError):
 
     def __init__(self, feature: str, extra: str) -> None:
         super().__init__(f"{feature} needs an optional dependency: pip install 'touchstone-ml[{extra}]'")
+
+
+class OutOfTimeError(TouchstoneError):
+    """The time that a run was given is over."""

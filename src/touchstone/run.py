@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from touchstone.engine import Engine, LocalEngine
+from touchstone.errors import OutOfTimeError
 from touchstone.evidence import Evidence, Figure, Finding, Kind, Table
 from touchstone.files import write_text
 
@@ -59,6 +60,7 @@ class Run:
     engine : where units of work are carried out.
     journal : folder in which results of units are kept until the run ends; ``None`` keeps none.
     progress : where progress is shown.
+    deadline : value of ``time.monotonic()`` after which no further unit of work begins; ``None`` for no end.
     """
 
     seed: int = 0
@@ -66,6 +68,7 @@ class Run:
     engine: Engine = field(default_factory=LocalEngine)
     journal: Path | None = None
     progress: Progress = field(default_factory=Silent)
+    deadline: float | None = None
     _started: float = field(default_factory=time.time, init=False, repr=False)
 
     def map(self, label: str, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
@@ -74,6 +77,11 @@ class Run:
         ``function`` must be a plain function (or a ``functools.partial`` of one) whose result JSON can hold
         exactly: dicts, lists, strings, finite numbers, booleans and ``None``. ``label`` names the step in the
         progress bar and the journal; it must be unique within the run and change when the work changes.
+
+        Raises
+        ------
+        OutOfTimeError
+            Between two units, once the deadline is past; what is in the journal stays there.
         """
         results: dict[int, R] = {}
         place = None if self.journal is None else self.journal / hashlib.sha256(label.encode()).hexdigest()[:16]
@@ -85,12 +93,19 @@ class Run:
         todo = [i for i in range(len(items)) if i not in results]
         with self.progress.bar(label, len(items)) as advance:
             advance(len(results))
+            self._look_at_clock()
             for i, result in self.engine.map(function, [items[i] for i in todo]):
                 results[todo[i]] = result
                 if place is not None:
                     write_text(place / f"{todo[i]:06d}.json", json.dumps(result, allow_nan=False))
                 advance()
+                if len(results) < len(items):
+                    self._look_at_clock()
         return [results[i] for i in range(len(items))]
+
+    def _look_at_clock(self) -> None:
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            raise OutOfTimeError("the time budget is over")
 
     def evidence(
         self,

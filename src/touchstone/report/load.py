@@ -38,7 +38,7 @@ def load_run(folder: str | Path) -> tuple[str, list[Evidence], dict[str, Any] | 
         for check in audit["checks"]:
             place = _inside(folder, check["folder"]) if check.get("folder") else None
             absent = place is None or not (place / "evidence.json").exists()
-            if absent and (check.get("error") or audit.get("status") == "running"):
+            if absent and (check.get("error") or check.get("left_out") or audit.get("status") == "running"):
                 continue
             if place is None:
                 raise InputError(f"{folder / 'audit.json'}: check {check['use']!r} names no folder")
@@ -76,7 +76,7 @@ def _read_audit(path: Path) -> dict[str, Any]:
         _expect(isinstance(check, dict) and isinstance(check.get("use"), str), path, f"{at}.use")
         _expect(_is_verdict(check.get("verdict")), path, f"{at}.verdict")
         _expect(_is_number(check.get("seconds")), path, f"{at}.seconds")
-        for key in ("folder", "error"):
+        for key in ("folder", "error", "left_out"):
             _expect(isinstance(check.get(key), str | None), path, f"{at}.{key}")
         _expect(isinstance(check.get("limits", []), list | None), path, f"{at}.limits")
         for j, limit in enumerate(check.get("limits") or []):

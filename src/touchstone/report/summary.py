@@ -33,6 +33,7 @@ _MOST_NAMED = 6
 _MOST_STEPS = 10
 _MOST_METHODS = 12
 _DISTRUST = "Do not rely on this"
+_MORE_TIME = "give the audit more minutes, or continue it with --resume."
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Part:
     judged : ids of the findings that a limit of the plan bounds.
     evidence : where the findings come from; ``None`` where a check ended before it had any.
     error : the line with which it ended, if it did not finish.
+    left_out : whether it did not finish only for want of time.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Part:
     judged: frozenset[str] = frozenset()
     evidence: Evidence | None = None
     error: str | None = None
+    left_out: bool = False
 
     @property
     def headline(self) -> Finding | None:
@@ -75,7 +78,7 @@ def parts(evidences: Sequence[Evidence], audit: dict[str, Any] | None) -> list[P
         return [_alone(evidence) for evidence in evidences]
     checks = list(audit.get("checks", []))
     left = list(evidences)
-    finished = [not check.get("error") for check in checks]
+    finished = [not (check.get("error") or check.get("left_out")) for check in checks]
     result = []
     for check, done in zip(checks, finished, strict=True):
         evidence: Evidence | None = None
@@ -106,7 +109,7 @@ def _of_check(check: dict[str, Any], evidence: Evidence | None) -> Part:
         place = next((i for i, f in enumerate(findings) if f.id == id), None)
         if place is not None:
             findings[place] = replace(findings[place], limit=limit["limit"], verdict=limit["verdict"])
-        elif not check.get("error"):
+        elif not (check.get("error") or check.get("left_out")):
             # audit.json knows the value alone; n and interval are then not at hand.
             name = str(limit["key"]).replace("_", " ")
             value = math.nan if limit["value"] is None else float(limit["value"])
@@ -120,7 +123,8 @@ def _of_check(check: dict[str, Any], evidence: Evidence | None) -> Part:
         findings=tuple(findings),
         judged=frozenset(judged),
         evidence=evidence,
-        error=check.get("error") or None,
+        error=check.get("error") or check.get("left_out") or None,
+        left_out=not check.get("error") and bool(check.get("left_out")),
     )
 
 
@@ -318,7 +322,7 @@ def _after_audit(shown: Sequence[Part], verdict: Verdict) -> list[Step]:
         steps.append(Step("Do not release on this evidence yet", "at least one check is not decided."))
     for part in shown:
         if part.error:
-            steps.append(Step(part.name, "mend what stopped it, and audit again."))
+            steps.append(Step(part.name, _MORE_TIME if part.left_out else "mend what stopped it, and audit again."))
             continue
         failing = [f for f in part.findings if f.verdict == "fails"]
         if part.verdict == "fails" and failing:
