@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -84,12 +85,35 @@ OPENING, CLOSING = "<!-- numbers: written by docs/generate.py -->", "<!-- end of
 VERDICTS = {"holds": "holds", "fails": "**fails**", "undecided": "not decided"}
 
 
+TASKS = "<!-- tasks: written by docs/generate.py -->", "<!-- end of tasks -->"
+
+
 def page(slug: str) -> str:
     """``docs/methods/<slug>.md`` with the numbers of the study's Evidence between its two marks."""
-    text = (ROOT / "docs" / "methods" / f"{slug}.md").read_text(encoding="utf-8")
-    before, _, rest = text.partition(OPENING)
-    _, _, after = rest.partition(CLOSING)
-    return f"{before}{OPENING}\n{numbers(slug)}\n{CLOSING}{after}" if rest else text
+    return _between(f"docs/methods/{slug}.md", OPENING, CLOSING, lambda: numbers(slug))
+
+
+def _between(name: str, opening: str, closing: str, make: Callable[[], str]) -> str:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    before, _, rest = text.partition(opening)
+    _, _, after = rest.partition(closing)
+    return f"{before}{opening}\n{make()}\n{closing}{after}" if rest else text
+
+
+def tasks() -> str:
+    """``docs/inspect.md`` with the table of tasks between its two marks."""
+
+    def rows() -> str:
+        lines = ["| task | measures | method | runs on |", "|---|---|---|---|"]
+        for record in METHODS:
+            if record.room == "language" and "check" in record.offers:
+                text = record.part("check").NEEDS == "text"
+                where = "any model of Inspect" if text else "models of the provider `touchstone/`"
+                page = f"[{record.slug}](methods/{record.slug}.md)"
+                lines.append(f"| `touchstone/{record.task}` | {record.measures} | {page} | {where} |")
+        return "\n".join(lines)
+
+    return _between("docs/inspect.md", *TASKS, rows)
 
 
 def numbers(slug: str) -> str:
@@ -112,13 +136,15 @@ def _number(measured: dict[str, Any]) -> str:
     unit = f" {measured['unit']}" if measured["unit"] else ""
     text = f"{measured['value']:.3g}{unit}"
     if measured["low"] is not None:
-        text += f" [{measured['low']:.3g}, {measured['high']:.3g}]"
+        high = "–" if measured["high"] is None else f"{measured['high']:.3g}"
+        text += f" [{measured['low']:.3g}, {high}]"
     return text + (f", n = {measured['n']}" if measured["n"] else "")
 
 
 FILES = {
     "docs/methods/index.md": table,
     "CITATION.cff": citation,
+    "docs/inspect.md": tasks,
     **{f"docs/methods/{r.slug}.md": partial(page, r.slug) for r in METHODS if "study" in r.offers},
 }
 

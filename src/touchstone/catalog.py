@@ -107,6 +107,7 @@ METHODS: tuple[Method, ...] = (
         "Find harmless requests that a model refuses, and teach it not to",
         "EVOREFUSE: Evolutionary Prompt Optimization for Evaluation and Mitigation of LLM Over-Refusal to Pseudo-Malicious Instructions",
         arxiv="2505.23473",
+        offers=("check", "remedy", "study"),
         measures="over-refusal",
     ),
     Method(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from touchstone.language.angular_steering.cli import app as steer
+from touchstone.language.evorefuse.cli import app as over_refusal
 
 __all__ = ["app"]
 
@@ -16,3 +17,4 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(steer)
+app.add_typer(over_refusal)

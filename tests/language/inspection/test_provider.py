@@ -68,6 +68,11 @@ def test_replies_are_those_of_the_model_and_tokens_are_counted(saved, tmp_path):
         assert output.usage.output_tokens == len(model.encode_continuation(output.completion))
 
 
+def test_tokens_are_counted_without_fetching_anything(saved):
+    api = TouchstoneAPI(str(saved))
+    assert anyio.run(api.count_text_tokens, "w1 w2 w3") == 3
+
+
 def test_a_system_message_reaches_the_model(saved, tmp_path):
     model = LanguageModel.load(str(saved))
     outputs = ask(f"touchstone/{saved}", tmp_path, solver=[system_message("w30 w31"), generate()])

@@ -18,6 +18,7 @@ import pandas as pd
 from pydantic import Field
 
 from touchstone.bootstrap import over_items
+from touchstone.budget import Cost
 from touchstone.evidence import Evidence, Figure, Finding, Table, Verdict
 from touchstone.language.angular_steering import figures, statistics
 from touchstone.language.angular_steering.arms import Arm, Rotation, Unsteered
@@ -51,6 +52,9 @@ METRICS: dict[str, str] = {
     "perplexity_cost": "perplexity of neutral text at the refusal plane's worst angle, divided by the unsteered",
     "margin": "median rotation, in degrees off the model's own angle, that flips a prompt's verdict; 180 if none does",
 }
+
+COST = Cost(seconds=60.0, setting="prompts", least=3, most=24, fixed=15.0)
+"""Reading the planes is fixed; the circle grows with its prompts."""
 
 _STEERED, _RANDOM = "fitted plane", "random plane"
 

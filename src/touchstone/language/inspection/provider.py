@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -90,6 +91,8 @@ class TouchstoneAPI(ModelAPI):
         self.batch_size = _whole("batch_size", model_args.get("batch_size", 32))
         self._edits = ExitStack()
         self.language_model = _load(model_name, model_args, self._edits)
+        # Inspect need not close a model; hooks that live until the interpreter ends cannot undo themselves.
+        atexit.register(self._edits.close)
         self._line = _Line()
 
     async def generate(
@@ -151,6 +154,10 @@ class TouchstoneAPI(ModelAPI):
     @property
     def _templated(self) -> bool:
         return getattr(self.language_model.tokenizer, "chat_template", None) is not None
+
+    async def count_text_tokens(self, text: str) -> int:
+        """Tokens of ``text`` by the model's own tokenizer, where Inspect would fetch another one."""
+        return len(self.language_model.encode_continuation(text))
 
     def max_tokens(self) -> int | None:
         """Most tokens of a reply where the task sets no limit."""
