@@ -50,6 +50,8 @@ def main() -> None:
             f"  edit {strength:+g}: {band.shift:+.3f}; random directions {band.low:+.3f} to {band.high:+.3f}: {place}"
         )
 
+    print("  (outside five random directions lies one in three by chance; the check takes 12 of them, the study 19)")
+
     before = model.generate(["Name three colours."], max_new_tokens=12)
     with GateEdit(model, probe.direction_, strength=1.0, sign=-1) as edit:
         print(f"\n{edit.k} gate rows are edited (α {edit.alpha:+.3f})")

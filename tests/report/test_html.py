@@ -159,7 +159,7 @@ def test_first_page_of_an_audit(page: str) -> None:
     for title in ("What was tried", "What was found", "How sure we are", "What to do next"):
         assert title in words
     assert "Model org/small-model" in words
-    assert "Checks 3: evorefuse, test-awareness, watermark" in words
+    assert "Checks 3: over-refusal, test awareness, watermark" in words
     assert "4 March 2026, 09:12 UTC" in words
     assert "Some Processor, device cpu, 2 threads" in words
     assert "362 s (6 min 2 s)" in words
@@ -174,7 +174,7 @@ def test_overview_lists_each_check_with_its_cost(page: str) -> None:
     assert len(lines) == 3
     for line, name, verdict, cost in zip(
         lines,
-        ("Over-refusal on harmless prompts", "Größe <b>& Ähnlichkeit</b>", "watermark"),
+        ("Over-refusal", "Test awareness", "watermark"),
         ("fails", "not decided", "fails"),
         ("312 s", "48.0 s", "1.2 s"),
         strict=True,
@@ -208,7 +208,7 @@ def test_evidence_is_matched_by_method_where_one_is_missing(
     audit["checks"].insert(0, {**audit["checks"][2], "use": "early", "error": None, "limits": []})
     html = render_html("t", [refusal, awkward], audit=audit)
     lines = [Page(line).words for line in re.findall(r'<li class="line">.*?</li>', html, re.S)]
-    assert [line.split()[:3] for line in lines][1] == ["fails", "Over-refusal", "on"]
+    assert [line.split()[:3] for line in lines][1] == ["fails", "Over-refusal", "Not"]
     assert "early No findings." in lines[0]
 
 
@@ -226,8 +226,9 @@ def test_check_without_a_limit_shows_what_it_found_amiss(audit: dict[str, Any], 
     audit["verdict"] = "holds"
     evidence = replace(refusal, findings=tuple(replace(f, limit=None) for f in refusal.findings))
     words = front(render_html("t", [evidence], audit=audit))
-    # The check holds, since nothing judges it; its headline is the finding that holds.
-    assert "refusal rate, plain 0.0117 [0.0040, 0.0339], n = 256 no limit" in words
+    # Nothing judges the check, so that it neither holds nor fails; the first finding speaks, and says that it is not so.
+    assert "measured Over-refusal Not so: The model refuses at most one in ten harmless prompts" in words
+    assert "refusal rate 0.230 [0.183, 0.286], n = 256 no limit" in words
     assert "(1 of 2 findings fails)" in words
 
 
@@ -241,12 +242,25 @@ def test_password_in_an_endpoint_stays_out_of_the_report(audit: dict[str, Any]) 
 
 def test_audit_where_all_holds(audit: dict[str, Any], refusal: Evidence) -> None:
     evidence = replace(refusal, findings=refusal.findings[1:])
-    audit["checks"] = [{**audit["checks"][0], "verdict": "holds", "limits": []}]
+    limit = {"key": "refusal_rate_plain", "limit": "<= 0.10", "value": 3 / 256, "verdict": "holds"}
+    audit["checks"] = [{**audit["checks"][0], "verdict": "holds", "limits": [limit]}]
     audit["verdict"] = "holds"
     words = front(render_html("t", [evidence], audit=audit))
-    assert "The one check holds." in words
-    assert "Nothing fails: keep this report with the release" in words
+    assert "holds The one check holds." in words
+    assert "Every limit holds: keep this report with the release" in words
+    audit["checks"].append({**audit["checks"][0], "use": "other", "limits": []})
+    words = front(render_html("t", [evidence, replace(evidence, method="other")], audit=audit))
+    assert "holds 1 of 2 checks holds and 1 was measured without a limit." in words
     assert "No limit in the plan: Over-refusal on harmless prompts." in words
+
+
+def test_audit_without_limits_neither_passes_nor_fails(audit: dict[str, Any], refusal: Evidence) -> None:
+    audit["checks"] = [{**audit["checks"][0], "verdict": "holds", "limits": []}]
+    audit["verdict"] = "holds"
+    words = front(render_html("t", [replace(refusal, findings=refusal.findings[1:])], audit=audit))
+    assert "measured The one check was measured without a limit." in words
+    assert "Nothing was held to a limit" in words
+    assert "No limit in the plan" not in words
 
 
 def test_how_many_observations_would_decide() -> None:

@@ -19,7 +19,7 @@ def printed(evidences: list[Evidence], audit: dict[str, Any] | None = None, widt
 
 def test_summary_of_an_audit(audit: dict[str, Any], refusal: Evidence, awkward: Evidence) -> None:
     text = printed([refusal, awkward], audit).replace("\u00a0", " ")
-    assert "Over-refusal on harmless prompts  evorefuse  312 s" in text
+    assert "Over-refusal  evorefuse  312 s" in text
     row = next(line for line in text.splitlines() if "0.230" in line)
     assert row.split() == ["✗", "fails", "refusal-rate", "0.230", "[0.183,", "0.286]", "256", "0.0469", "≤", "0.10"]
     row = next(line for line in text.splitlines() if "0.561" in line)

@@ -6,6 +6,7 @@ import typer
 
 from touchstone.language.angular_steering.cli import app as steer
 from touchstone.language.evorefuse.cli import app as over_refusal
+from touchstone.language.test_awareness.cli import app as test_awareness
 
 __all__ = ["app"]
 
@@ -18,3 +19,4 @@ app = typer.Typer(
 )
 app.add_typer(steer)
 app.add_typer(over_refusal)
+app.add_typer(test_awareness)

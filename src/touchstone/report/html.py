@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from touchstone.evidence import Evidence, Figure, Finding, Measurement, Table
 from touchstone.files import write_text
-from touchstone.report.summary import Part, found, machine, next_steps, overall, parts, sureness, tried
+from touchstone.report.summary import Part, found, machine, next_steps, overall, parts, shown_badge, sureness, tried
 from touchstone.report.words import (
+    LABELS,
     NOT_MEASURED,
-    VERDICTS,
     count,
     cut,
     date,
@@ -71,7 +71,8 @@ def render_html(title: str, evidences: Sequence[Evidence], *, audit: dict[str, A
         kind=_kind(evidences, audit),
         is_audit=audit is not None,
         verdict=verdict,
-        words=VERDICTS,
+        badge_word=shown_badge(shown, audit),
+        words=LABELS,
         found=found(shown, audit),
         tried=tried(shown, audit),
         lines=_lines(shown, sections, audit is not None) if audit is not None or many else [],
@@ -194,10 +195,10 @@ def _sections(shown: Sequence[Part]) -> list[_Section]:
         result.append(
             _Section(
                 anchor=f"part-{i}",
-                title=part.name,
+                title=part.name if evidence is None else evidence.title,
                 use=part.use,
                 kind="check" if evidence is None else evidence.kind,
-                verdict=part.verdict,
+                verdict=part.badge,
                 findings=[_finding(f, f"part-{i}") for f in part.findings],
                 figures=[] if evidence is None else [_picture(f) for f in evidence.figures],
                 tables=[] if evidence is None else [_grid(t) for t in evidence.tables],
@@ -219,7 +220,7 @@ def _lines(shown: Sequence[Part], sections: Sequence[_Section], audited: bool) -
                 section.anchor,
                 part.name,
                 part.use,
-                part.verdict,
+                part.badge,
                 seconds(part.seconds),
                 part.error,
                 finding if part.error is None else None,

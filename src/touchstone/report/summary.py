@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from touchstone.catalog import METHODS
 from touchstone.evidence import Evidence, Finding, Measurement, Verdict, worst
 from touchstone.report.words import (
     VERDICTS,
@@ -24,7 +25,7 @@ from touchstone.report.words import (
     value_text,
 )
 
-__all__ = ["Part", "Step", "found", "next_steps", "overall", "parts", "sureness", "tried"]
+__all__ = ["Part", "Step", "found", "next_steps", "overall", "parts", "shown_badge", "sureness", "tried"]
 
 _SEVERITY = {"fails": 0, "undecided": 1, "holds": 2}
 _NEXT_SCALE = {"smoke": "cpu", "cpu": "gpu"}
@@ -51,6 +52,7 @@ class Part:
     evidence : where the findings come from; ``None`` where a check ended before it had any.
     error : the line with which it ended, if it did not finish.
     left_out : whether it did not finish only for want of time.
+    audited : whether it is a check of an audit, which limits of a plan may judge.
     """
 
     name: str
@@ -62,13 +64,23 @@ class Part:
     evidence: Evidence | None = None
     error: str | None = None
     left_out: bool = False
+    audited: bool = False
+
+    @property
+    def badge(self) -> str:
+        """Its verdict, or ``measured`` where no limit judges a check that ended."""
+        return "measured" if self.audited and not self.judged and self.verdict == "holds" else self.verdict
 
     @property
     def headline(self) -> Finding | None:
-        """The finding that speaks for the part: the worst that a limit judges, else the first that made its verdict."""
+        """The finding that speaks for the part: the worst that a limit judges, else the first that made its verdict,
+        and in an audit without limits the first of all.
+        """
         judged = [f for f in self.findings if f.id in self.judged]
         if judged:
             return min(judged, key=lambda f: _SEVERITY[f.verdict])
+        if self.audited:
+            return next(iter(self.findings), None)
         return next((f for f in self.findings if f.verdict == self.verdict), next(iter(self.findings), None))
 
 
@@ -116,7 +128,7 @@ def _of_check(check: dict[str, Any], evidence: Evidence | None) -> Part:
             measured = Measurement(name, value)
             findings.append(Finding(id, name.capitalize(), limit["verdict"], measured, limit=limit["limit"]))
     return Part(
-        name=check["use"] if evidence is None else evidence.title,
+        name=_called(check["use"]) or (check["use"] if evidence is None else evidence.title),
         use=check["use"],
         verdict=check["verdict"],
         seconds=float(check.get("seconds") or 0.0),
@@ -125,7 +137,14 @@ def _of_check(check: dict[str, Any], evidence: Evidence | None) -> Part:
         evidence=evidence,
         error=check.get("error") or check.get("left_out") or None,
         left_out=not check.get("error") and bool(check.get("left_out")),
+        audited=True,
     )
+
+
+def _called(use: str) -> str:
+    """What the check measures, as a title; empty where the catalog does not say."""
+    words = next((record.measures for record in METHODS if record.slug == use), "")
+    return words[:1].upper() + words[1:]
 
 
 def overall(shown: Sequence[Part], audit: dict[str, Any] | None) -> Verdict:
@@ -136,11 +155,18 @@ def overall(shown: Sequence[Part], audit: dict[str, Any] | None) -> Verdict:
     return worst(part.verdict for part in shown) if shown else "undecided"
 
 
+def shown_badge(shown: Sequence[Part], audit: dict[str, Any] | None) -> str:
+    """The verdict over everything, or ``measured`` for an audit in which no limit judges anything."""
+    verdict = overall(shown, audit)
+    unbounded = audit is not None and bool(shown) and all(part.badge == "measured" for part in shown)
+    return "measured" if unbounded else verdict
+
+
 def found(shown: Sequence[Part], audit: dict[str, Any] | None) -> str:
     """The result in one sentence, such as "2 of 6 checks fail, 1 is not decided and 3 hold."."""
     unfinished = sum(part.error is not None for part in shown) if audit is not None else 0
     if audit is not None:
-        verdicts = [part.verdict for part in shown if part.error is None]
+        verdicts = [part.badge for part in shown if part.error is None]
         one, many = "check", "checks"
     else:
         verdicts = [f.verdict for part in shown for f in part.findings]
@@ -155,6 +181,7 @@ def found(shown: Sequence[Part], audit: dict[str, Any] | None) -> str:
         (unfinished, "did not finish", "did not finish"),
         (tally["undecided"], "is not decided", "are not decided"),
         (tally["holds"], "holds", "hold"),
+        (tally["measured"], "was measured without a limit", "were measured without a limit"),
     )
     phrases: list[str] = []
     for n, singular, plural in groups:
@@ -178,7 +205,9 @@ def tried(shown: Sequence[Part], audit: dict[str, Any] | None) -> list[tuple[str
             text = re.sub(r"//[^/@\s]*@", "//", str(subject[key]))
             if isinstance(subject[key], str | int | float) and text not in ("", "auto"):
                 rows.append((str(key).replace("_", " ").capitalize(), text))
-        rows.append(("Checks", f"{len(shown)}: " + ", ".join(part.use for part in shown) if shown else "none"))
+        rows.append(("Checks", f"{len(shown)}: " + ", ".join(_lower(p) for p in shown) if shown else "none"))
+        if audit.get("minutes"):
+            rows.append(("Time budget", duration(60 * float(audit["minutes"]))))
     else:
         for kind, label in (("study", "Study"), ("check", "Check"), ("remedy", "Remedy")):
             methods = list(dict.fromkeys(e.method for e in evidences if e.kind == kind))
@@ -200,6 +229,10 @@ def tried(shown: Sequence[Part], audit: dict[str, Any] | None) -> list[tuple[str
     cost = float(audit["seconds"]) if audit is not None and audit.get("seconds") else sum(p.seconds for p in shown)
     rows.append(("Cost", duration(cost)))
     return rows
+
+
+def _lower(part: Part) -> str:
+    return part.name[:1].lower() + part.name[1:] if part.name == _called(part.use) else part.use
 
 
 def machine(environment: dict[str, Any]) -> str:
@@ -335,10 +368,19 @@ def _after_audit(shown: Sequence[Part], verdict: Verdict) -> list[Step]:
             crossing = [f for f in part.findings if f.verdict == "undecided"]
             steps += [Step(part.name, f"{f.measured.name}: {_to_decide(f)}") for f in crossing[:2]]
     silent = [part.name for part in shown if not part.judged and not part.error]
+    if verdict == "holds" and not any(part.judged for part in shown):
+        return [
+            Step(
+                "Nothing was held to a limit",
+                "read what was found, decide what your release must keep, and write the limits into a plan beside the "
+                "model; the audit of a plan passes or fails.",
+                "touchstone audit plan.toml",
+            )
+        ]
     if verdict == "holds":
         steps.append(
             Step(
-                "Every limit holds" if any(part.judged for part in shown) else "Nothing fails",
+                "Every limit holds",
                 "keep this report with the release, and audit again after every change to the model, its prompt or "
                 "its data.",
             )

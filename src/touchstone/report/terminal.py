@@ -8,8 +8,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from touchstone.evidence import Evidence, Finding
-from touchstone.report.summary import Part, found, overall, parts
-from touchstone.report.words import VERDICTS, count, duration, interval, limit_text, seconds, standing, value_text
+from touchstone.report.summary import Part, found, parts, shown_badge
+from touchstone.report.words import (
+    LABELS,
+    VERDICTS,
+    count,
+    duration,
+    interval,
+    limit_text,
+    seconds,
+    standing,
+    value_text,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -18,8 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["render_terminal"]
 
-_MARKS = {"holds": "✓", "fails": "✗", "undecided": "?"}
-_STYLES = {"holds": "green", "fails": "bold red", "undecided": "yellow"}
+_MARKS = {"holds": "✓", "fails": "✗", "undecided": "?", "measured": "–"}
+_STYLES = {"holds": "green", "fails": "bold red", "undecided": "yellow", "measured": "bold"}
 _ASCII = {"✓": "+", "✗": "x", "≤": "<=", "≥": ">=", "−": "-", "–": "-", "\u00a0": " ", "∞": "inf", "×10": "e"} | dict(
     zip("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789", strict=True)
 )
@@ -45,7 +55,6 @@ class _Summary:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         plain = options.ascii_only
-        verdict = overall(self.shown, self.audit)
         cost = float(self.audit["seconds"]) if self.audit and self.audit.get("seconds") else None
         cost = sum(part.seconds for part in self.shown) if cost is None else cost
         for part in self.shown:
@@ -62,7 +71,8 @@ class _Summary:
             if not part.findings and not part.error:
                 yield _text("no findings", "dim", plain)
             yield _text("", "", plain)
-        last = _text(f"{_MARKS[verdict]} {VERDICTS[verdict]}", _STYLES[verdict], plain)
+        badge = shown_badge(self.shown, self.audit)
+        last = _text(f"{_MARKS[badge]} {LABELS[badge]}", _STYLES[badge], plain)
         last.append_text(_text(f"  {found(self.shown, self.audit)}  ", "", plain))
         last.append_text(_text(duration(cost), "dim", plain))
         yield last

@@ -12,6 +12,7 @@ from touchstone.errors import InputError
 from touchstone.evidence import Limit, Measurement
 
 __all__ = [
+    "LABELS",
     "NOT_MEASURED",
     "VERDICTS",
     "count",
@@ -31,6 +32,8 @@ __all__ = [
 ]
 
 VERDICTS = {"holds": "holds", "fails": "fails", "undecided": "not decided"}
+# What no limit bounds can neither pass nor fail.
+LABELS = VERDICTS | {"measured": "measured"}
 NOT_MEASURED = "not measured"
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _NBSP = "\u00a0"

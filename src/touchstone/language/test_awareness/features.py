@@ -15,7 +15,7 @@ from touchstone.language.test_awareness.labels import Label, Rule
 from touchstone.language.test_awareness.pairs import Pair
 from touchstone.language.test_awareness.quotes import find_quote, sentences
 from touchstone.language.test_awareness.reading import Space, joint, layer_sites, span_means, tokens_in, tokens_of
-from touchstone.language.test_awareness.storage import read_tensors, write_tensors
+from touchstone.tensors import read_tensors, write_tensors
 
 if TYPE_CHECKING:
     from touchstone.language.model import LanguageModel

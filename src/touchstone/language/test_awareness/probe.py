@@ -12,8 +12,8 @@ import torch
 
 from touchstone.errors import InputError
 from touchstone.language.test_awareness.linear import Fit, fit_logistic, fit_sgd
-from touchstone.language.test_awareness.storage import read_tensors, write_tensors
 from touchstone.language.test_awareness.validation import checked, fold_numbers, shuffled
+from touchstone.tensors import read_tensors, write_tensors
 
 __all__ = ["AwarenessProbe", "Kind", "mean_difference"]
 
