@@ -123,7 +123,8 @@ def numbers(slug: str) -> str:
     for finding in evidence["findings"]:
         against = _number(finding["against"]) if finding["against"] else "–"
         cells = (finding["statement"], _number(finding["measured"]), against, finding["limit"] or "–")
-        lines.append(f"| {' | '.join(cells)} | {VERDICTS[finding['verdict']]} |")
+        texts = (cell.replace("|", "\\|") for cell in cells)
+        lines.append(f"| {' | '.join(texts)} | {VERDICTS[finding['verdict']]} |")
     machine = evidence["environment"]
     command = f"touchstone study {slug} --scale {evidence['scale']} --seed {evidence['seed']}"
     where = f"{evidence['seconds']:.0f} s on {machine['cpu']}, {machine['threads']} threads"

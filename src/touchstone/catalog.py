@@ -124,6 +124,7 @@ METHODS: tuple[Method, ...] = (
         "Measure whether a model learns the value behind choices or a surface trait that came along",
         "Deep Value Benchmark: Measuring Whether Models Generalize Deep Values or Shallow Preferences",
         arxiv="2511.02109",
+        offers=("check", "study"),
         measures="value generalisation",
     ),
     Method(
@@ -132,6 +133,7 @@ METHODS: tuple[Method, ...] = (
         "Measure how much of a long prompt can change before the continuation does",
         "Continuity and Isolation Lead to Doubts or Dilemmas in Large Language Models",
         arxiv="2505.10606",
+        offers=("check", "study"),
         measures="continuity",
     ),
     Method(

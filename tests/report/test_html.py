@@ -226,7 +226,7 @@ def test_check_without_a_limit_shows_what_it_found_amiss(audit: dict[str, Any], 
     audit["verdict"] = "holds"
     evidence = replace(refusal, findings=tuple(replace(f, limit=None) for f in refusal.findings))
     words = front(render_html("t", [evidence], audit=audit))
-    # Nothing judges the check, so that it neither holds nor fails; the first finding speaks, and says that it is not so.
+    # Nothing judges the check, so that it neither holds nor fails; the first finding speaks for it.
     assert "measured Over-refusal Not so: The model refuses at most one in ten harmless prompts" in words
     assert "refusal rate 0.230 [0.183, 0.286], n = 256 no limit" in words
     assert "(1 of 2 findings fails)" in words
