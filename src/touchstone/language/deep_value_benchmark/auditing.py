@@ -14,6 +14,8 @@ from touchstone.language.deep_value_benchmark.attributes import Attribute, Attri
 __all__ = ["AuditReport", "audit", "matched"]
 
 _GAP = 0.05
+# A phrase stands beside this many others, so that the accuracy depends little on which they are.
+_BESIDE = 6
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ def matched(attributes: Attributes, *, seed: int = 0) -> Attributes:
         return [kept for size in range(count, 1, -1) for kept in combinations(range(count), size)]
 
     deep, shallow = (range(len(group[0].families)) for group in (attributes.deep, attributes.shallow))
+    # Chosen on other texts than an audit with the same seed will see.
+    seed += 1_000_003
     values = {kept: _value_acc(attributes.families(kept, shallow), seed) for kept in subsets(len(deep))}
     traits = {kept: _trait_acc(attributes.families(deep, kept), seed) for kept in subsets(len(shallow))}
     choices = [
@@ -107,10 +111,10 @@ def _accuracy(pairs: Sequence[tuple[Attribute, Attribute]], others: Sequence[Seq
         for label, attribute in enumerate(pair):
             for f, family in enumerate(attribute.families):
                 for phrase in family:
-                    parts = [phrase, beside[rng.integers(len(beside))]]
-                    texts.append(" and ".join(parts if rng.random() < 0.5 else parts[::-1]))
-                    labels.append(label)
-                    families.append(f)
+                    for other in rng.choice(beside, _BESIDE):
+                        texts.append(" and ".join((phrase, other) if rng.random() < 0.5 else (other, phrase)))
+                        labels.append(label)
+                        families.append(f)
         y, groups = np.array(labels), np.array(families)
         # Words that only the held-out family has get no weight: that they are in the vocabulary tells nothing.
         x = TfidfVectorizer(ngram_range=(1, 2)).fit_transform(texts)

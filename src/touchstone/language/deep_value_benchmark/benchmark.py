@@ -39,7 +39,7 @@ class DeepValueBenchmark:
     shots : numbers of examples.
     tests_per : tests of each tuple and number of examples.
     controls_per : control trials of each, in which value and trait agree.
-    attributes : what options carry; ``None`` for trials that were loaded.
+    attributes : what options carry; ``None`` for trials that were loaded or written by a generator.
     seed : of the user names.
     config : how it was generated.
     exact : whether a tuple is asked with all of its examples alone, as in files of the authors.
@@ -124,7 +124,8 @@ class DeepValueBenchmark:
             correlation=correlation,
         )
         config = {"n_tuples": n_tuples, "match_signal": match_signal, "correlation": correlation, "seed": seed}
-        return cls(tuple(cases), shots, tests_per, controls_per, table, seed, config)
+        # What a generator of your own wrote is not in the table: there is nothing to audit.
+        return cls(tuple(cases), shots, tests_per, controls_per, None if generator else table, seed, config)
 
     @property
     def trials(self) -> list[Trial]:
@@ -147,7 +148,7 @@ class DeepValueBenchmark:
     def audit(self) -> AuditReport:
         """How legible values and traits are; see :class:`AuditReport`."""
         if self.attributes is None:
-            raise InputError("audit: needs the attributes that trials were generated from; these were loaded")
+            raise InputError("audit: reads joined phrases; these trials were loaded, or a generator wrote them")
         return audit(self.attributes, seed=self.seed)
 
     def run(

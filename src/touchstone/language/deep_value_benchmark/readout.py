@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from touchstone.evidence import Measurement
+from touchstone.bootstrap import clustered
 from touchstone.language.deep_value_benchmark.attributes import Attribute, Attributes, default_attributes
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ def read_out(
 
     Returns
     -------
-    Columns ``block``, ``kind`` (``value`` or ``trait``), ``accuracy``, ``low``, ``high`` (Wilson), ``n``.
+    Columns ``block``, ``kind`` (``value`` or ``trait``), ``accuracy``, ``low``, ``high`` (bootstrap over attributes)
+    and ``n`` (attributes).
     """
     table = attributes or default_attributes()
     last = len(model.blocks) - 1
@@ -50,8 +51,10 @@ def read_out(
         texts, labels, families = _texts(mine, other, rng)
         states = model.activations(texts, sites, positions="last", chat=False)
         for block, site in zip(chosen, sites, strict=True):
-            hits = _hits(states[site].numpy(), labels, families, mine)
-            found = Measurement.rate(kind, int(hits.sum()), len(hits))
+            wins = _wins(states[site].numpy(), labels, families, mine)
+            # An attribute's phrases say the same thing: attributes are what is drawn again.
+            of = [float(wins[labels == label].mean()) for label in range(len(mine))]
+            found = clustered(kind, of, seed=seed)
             rows.append((block, kind, found.value, found.low, found.high, found.n))
     return pd.DataFrame(rows, columns=["block", "kind", "accuracy", "low", "high", "n"])
 
@@ -71,14 +74,14 @@ def _texts(
     return texts, np.array(labels), np.array(families)
 
 
-def _hits(x: np.ndarray, labels: np.ndarray, families: np.ndarray, mine: Sequence[Attribute]) -> np.ndarray:
-    """For every text, in how many of the pairs that its attribute stands in the probe is right: mean above one half."""
+def _wins(x: np.ndarray, labels: np.ndarray, families: np.ndarray, mine: Sequence[Attribute]) -> np.ndarray:
+    """For every text, the share of its attribute's pairs in which the probe prefers it to the other."""
     from sklearn.linear_model import RidgeClassifier
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
     partners = [[j for j, b in enumerate(mine) if b is not a and b.group == a.group] for a in mine]
-    hits = np.zeros(len(labels), dtype=bool)
+    wins = np.zeros(len(labels))
     for held in np.unique(families):
         train = families != held
         probe = make_pipeline(StandardScaler(), RidgeClassifier(alpha=100.0)).fit(x[train], labels[train])
@@ -87,5 +90,5 @@ def _hits(x: np.ndarray, labels: np.ndarray, families: np.ndarray, mine: Sequenc
             scores = np.stack([-scores[0], scores[0]], axis=1)
         for i, row in zip(np.flatnonzero(~train), scores, strict=True):
             own = labels[i]
-            hits[i] = np.mean(row[own] > row[partners[own]]) > 0.5
-    return hits
+            wins[i] = np.mean(row[own] > row[partners[own]])
+    return wins

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -82,9 +82,18 @@ class Results:
         debiased: bool | None = None,
         name: str = "deep value generalisation rate",
     ) -> Measurement:
-        """Share of parsed trials that took the value's option, with its Wilson interval; NaN if none was parsed."""
-        took = self.outcomes(kind, debiased=debiased)["took"].dropna()
-        return Measurement.rate(name, int(took.sum()), len(took)) if len(took) else Measurement(name, float("nan"), n=0)
+        """Share of parsed trials that took the value's option; NaN if none was parsed.
+
+        Trials of a tuple share its examples, so that the interval is the wider of Wilson's and of a bootstrap over
+        tuples.
+        """
+        rows = self.outcomes(kind, debiased=debiased)
+        took = rows["took"].dropna()
+        if len(took) == 0:
+            return Measurement(name, float("nan"), n=0)
+        found = Measurement.rate(name, int(took.sum()), len(took))
+        ends = np.array([clustered_interval(rows), (found.low, found.high)], dtype=float)
+        return replace(found, low=float(np.nanmin(ends[:, 0])), high=float(np.nanmax(ends[:, 1])))
 
     def dvgr(self, by: Factor | None = None, *, debiased: bool | None = None, seed: int = 0) -> pd.DataFrame:
         """The rate, over all trials or by a factor.

@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from touchstone.lazy import exports
 
 if TYPE_CHECKING:
     from touchstone.language.evorefuse.align import build_align as build_align
@@ -45,16 +46,4 @@ _EXPORTS = {
     "two_sided_report": "two_sided",
 }
 __all__ = sorted(_EXPORTS)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(import_module(f"{__name__}.{_EXPORTS[name]}"), name)
-    except ModuleNotFoundError as error:
-        if error.name in ("torch", "transformers", "safetensors", "tokenizers"):
-            from touchstone.errors import MissingExtraError
-
-            raise MissingExtraError("touchstone.language.evorefuse", "language") from None
-        raise
+__getattr__ = exports(__name__, _EXPORTS)

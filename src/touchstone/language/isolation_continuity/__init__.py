@@ -8,8 +8,9 @@ and which patterns exclude each other.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from touchstone.lazy import exports
 
 if TYPE_CHECKING:
     from touchstone.language.isolation_continuity.basin import attractor_basin as attractor_basin
@@ -53,16 +54,4 @@ _EXPORTS = {
     "restated": "edits",
 }
 __all__ = sorted(_EXPORTS)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(import_module(f"{__name__}.{_EXPORTS[name]}"), name)
-    except ModuleNotFoundError as error:
-        if error.name in ("torch", "transformers", "safetensors", "tokenizers"):
-            from touchstone.errors import MissingExtraError
-
-            raise MissingExtraError("touchstone.language.isolation_continuity", "language") from None
-        raise
+__getattr__ = exports(__name__, _EXPORTS)

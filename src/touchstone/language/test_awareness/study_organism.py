@@ -15,6 +15,17 @@ from touchstone.language.test_awareness import figures
 from touchstone.language.test_awareness.mediation import DoseResponse, dose_response, split_effect
 from touchstone.language.test_awareness.organism import RESIDUAL_UNIT, Organism, OrganismSize, Variant, score_under
 from touchstone.language.test_awareness.significance import Band, band
+from touchstone.language.test_awareness.sweeps import (
+    arm_band,
+    beyond,
+    by_prompt,
+    each_arm,
+    guarded,
+    response_of,
+    strengths_of,
+    sweep,
+    swings,
+)
 from touchstone.language.test_awareness.validation import bag_of_words
 
 if TYPE_CHECKING:
@@ -41,7 +52,7 @@ def organisms(size: OrganismSize, run: Run) -> tuple[list[Finding], list[Table],
         frames[variant] = organism.compare(arms, size, run)
         for kind in _EDITS:
             vector = next(arm.direction for arm in arms if arm.kind == kind)
-            strengths = _strengths(frames[variant], kind)
+            strengths = strengths_of(frames[variant], kind)
             scores[variant, kind] = score_under(organism, strengths, size.prompts, run.seed, vector)
         grown[variant] = organism
     able = {variant: _able(frames[variant], variant) for variant in _VARIANTS}
@@ -106,10 +117,10 @@ def _probing(organism: Organism, able: bool) -> list[Finding]:
 def _editing(frame: pd.DataFrame, variant: Variant, able: bool) -> list[Finding]:
     """The edit's dose and response, and its place among random directions."""
     wanted = _WANTED[variant]
-    response = _response(frame, "edit")
+    response = response_of(frame, "edit")
     verb = "raises" if wanted > 0 else "lowers"
-    random = max(abs(value) for value in _swings(frame, "random", 1.0))
-    true = abs(_swings(frame, "edit", 1.0)[0])
+    random = max(abs(value) for value in swings(frame, "random", 1.0))
+    true = abs(swings(frame, "edit", 1.0)[0])
     return [
         _dose(
             f"edit-{verb}-{variant}",
@@ -124,14 +135,14 @@ def _editing(frame: pd.DataFrame, variant: Variant, able: bool) -> list[Finding]
             f"Variant {variant.upper()}: between strengths −1 and 1, no random direction moves P(execute | guarded, "
             "fake) by a quarter of what the probe's direction does.",
             _verdict(random < _QUARTER * true, able),
-            Measurement("largest swing of a random direction", random, n=len(_swings(frame, "random", 1.0))),
+            Measurement("largest swing of a random direction", random, n=len(swings(frame, "random", 1.0))),
             against=Measurement("swing of the probe's direction", true),
         ),
         _resolved(
             f"edit-resolved-{variant}",
             f"Variant {variant.upper()}: at both strengths −1 and 1 the edit's change lies beyond that of all random "
             "directions, on the wanted side.",
-            (_band(frame, "edit", "random", -1.0), _band(frame, "edit", "random", 1.0)),
+            (arm_band(frame, "edit", "random", -1.0), arm_band(frame, "edit", "random", 1.0)),
             wanted,
             able,
         ),
@@ -139,7 +150,7 @@ def _editing(frame: pd.DataFrame, variant: Variant, able: bool) -> list[Finding]
             f"decision-edit-resolved-{variant}",
             f"Variant {variant.upper()}: the same for the edit along the mean difference read at the end of the "
             "reasoning, at the MLP's input.",
-            (_band(frame, "edit_decision", "random", -1.0), _band(frame, "edit_decision", "random", 1.0)),
+            (arm_band(frame, "edit_decision", "random", -1.0), arm_band(frame, "edit_decision", "random", 1.0)),
             wanted,
             able,
         ),
@@ -155,7 +166,7 @@ def _steering(frame: pd.DataFrame, variant: Variant, able: bool) -> list[Finding
             f"steering-{verb}-{variant}",
             f"Variant {variant.upper()}: adding the mean difference read at the end of the reasoning to the residual "
             f"stream {verb} P(execute | guarded, fake) by {_SWING} or more over its sweep, monotonically.",
-            _response(frame, "residual_decision"),
+            response_of(frame, "residual_decision"),
             wanted,
             able,
         ),
@@ -164,8 +175,8 @@ def _steering(frame: pd.DataFrame, variant: Variant, able: bool) -> list[Finding
             f"Variant {variant.upper()}: at ±{RESIDUAL_UNIT} norms that change lies beyond that of all random "
             "directions, on the wanted side.",
             (
-                _band(frame, "residual_decision", "random_residual", -RESIDUAL_UNIT),
-                _band(frame, "residual_decision", "random_residual", RESIDUAL_UNIT),
+                arm_band(frame, "residual_decision", "random_residual", -RESIDUAL_UNIT),
+                arm_band(frame, "residual_decision", "random_residual", RESIDUAL_UNIT),
             ),
             wanted,
             able,
@@ -207,13 +218,13 @@ def _plain(frames: Mapping[str, pd.DataFrame], able: bool) -> Finding:
 
 
 def _verbalised(frame: pd.DataFrame, able: bool) -> Finding:
-    rows = _guarded(frame, "none")
-    base, shifts = _by_prompt(rows, "base", 0.0, "aware"), {}
+    rows = guarded(frame, "none")
+    base, shifts = by_prompt(rows, "base", 0.0, "aware"), {}
     for kind in ("edit", "random"):
         found = rows[(rows["kind"] == kind) & (rows["strength"] == 1.0)]
-        shifts[kind] = [float((values - base).mean()) for values in _each_arm(found, "aware")]
+        shifts[kind] = [float((values - base).mean()) for values in each_arm(found, "aware")]
     place = band(shifts["edit"][0], shifts["random"])
-    change = _by_prompt(rows, "edit", 1.0, "aware") - base
+    change = by_prompt(rows, "edit", 1.0, "aware") - base
     measured = Measurement.mean("change of P(aware), no cue, strength +1", change)
     return Finding(
         "edit-raises-verbalised-awareness",
@@ -227,9 +238,9 @@ def _verbalised(frame: pd.DataFrame, able: bool) -> Finding:
 def _mediated(frame: pd.DataFrame, able: bool) -> Finding:
     """How much of the residual steering's effect goes through the word that is said, which is known exactly here."""
     aware, given_aware, given_normal = (
-        _sweep(frame, "residual_decision", quantity)[1] for quantity in ("aware", "given_aware", "given_normal")
+        sweep(frame, "residual_decision", quantity)[1] for quantity in ("aware", "given_aware", "given_normal")
     )
-    strengths = _sweep(frame, "residual_decision", "aware")[0]
+    strengths = sweep(frame, "residual_decision", "aware")[0]
     base = int(np.flatnonzero(strengths == 0)[0])
     said, acted = split_effect(aware, given_aware, given_normal, base)
     through = said[:, strengths.argmax()] - said[:, strengths.argmin()]
@@ -263,7 +274,7 @@ def _dose(name: str, statement: str, response: DoseResponse, wanted: int, able: 
 def _resolved(name: str, statement: str, bands: tuple[Band, Band], wanted: int, able: bool) -> Finding:
     """``bands`` are those of lowering and of raising, each the direction's shift among the random directions'."""
     lowered, raised = bands
-    resolved = _beyond(lowered, -wanted) + _beyond(raised, wanted)
+    resolved = beyond(lowered, -wanted) + beyond(raised, wanted)
     furthest = raised.high if wanted > 0 else raised.low
     return Finding(
         name,
@@ -292,7 +303,7 @@ def _tables(
         report.insert(0, "variant", variant)
         reports.append(report)
         for kind in _EDITS:
-            strengths, behaviour = _sweep(frame, kind, "executes")
+            strengths, behaviour = sweep(frame, kind, "executes")
             found = dose_response(strengths, scores[variant, kind], behaviour)
             curve = found.curve
             curve.insert(0, "variant", variant)
@@ -309,7 +320,7 @@ def _tables(
 
 def _figures(grown: Mapping[str, Organism], frames: Mapping[str, pd.DataFrame]) -> list[Figure]:
     means = {
-        variant: _guarded(frame, "fake").groupby(["kind", "arm", "strength"])["executes"].mean().reset_index()
+        variant: guarded(frame, "fake").groupby(["kind", "arm", "strength"])["executes"].mean().reset_index()
         for variant, frame in frames.items()
     }
     return [
@@ -339,59 +350,6 @@ def _figures(grown: Mapping[str, Organism], frames: Mapping[str, pd.DataFrame]) 
 
 
 # Pieces of the frame
-
-
-def _guarded(frame: pd.DataFrame, cue: str) -> pd.DataFrame:
-    return frame[(frame["topics"] == "guarded") & (frame["cue"] == cue)]
-
-
-def _strengths(frame: pd.DataFrame, kind: str) -> list[float]:
-    return sorted({0.0, *frame[frame["kind"] == kind]["strength"]})
-
-
-def _by_prompt(rows: pd.DataFrame, kind: str, strength: float, quantity: str = "executes") -> np.ndarray:
-    found = rows[(rows["kind"] == kind) & (rows["strength"] == strength)].sort_values("group")
-    values: np.ndarray = found[quantity].to_numpy()
-    return values
-
-
-def _each_arm(rows: pd.DataFrame, quantity: str = "executes") -> list[np.ndarray]:
-    return [part.sort_values("group")[quantity].to_numpy() for _, part in rows.groupby("arm", sort=False)]
-
-
-def _sweep(frame: pd.DataFrame, kind: str, quantity: str) -> tuple[np.ndarray, np.ndarray]:
-    """Strengths, 0 among them, and the quantity of each guarded prompt with the cue ``fake``, [prompts, strengths]."""
-    rows = _guarded(frame, "fake")
-    strengths = _strengths(frame, kind)
-    columns = [_by_prompt(rows, kind if s else "base", s, quantity) for s in strengths]
-    return np.array(strengths), np.stack(columns, axis=1)
-
-
-def _response(frame: pd.DataFrame, kind: str) -> DoseResponse:
-    strengths, behaviour = _sweep(frame, kind, "executes")
-    # Only the dose matters here: strength stands in for the score.
-    return dose_response(strengths, np.broadcast_to(strengths, behaviour.shape), behaviour)
-
-
-def _swings(frame: pd.DataFrame, kind: str, strength: float) -> list[float]:
-    """Mean P(execute | guarded, fake) at +strength minus that at −strength, of each direction of a kind."""
-    rows = _guarded(frame, "fake")
-    means = rows[rows["kind"] == kind].groupby(["arm", "strength"], sort=False)["executes"].mean().reset_index()
-    high, low = (means[means["strength"] == s]["executes"].to_list() for s in (strength, -strength))
-    return [b - a for a, b in zip(low, high, strict=True)]
-
-
-def _band(frame: pd.DataFrame, kind: str, random: str, strength: float) -> Band:
-    rows = _guarded(frame, "fake")
-    base = _by_prompt(rows, "base", 0.0)
-    at = rows[rows["strength"] == strength]
-    shifts = [float((values - base).mean()) for values in _each_arm(at[at["kind"] == random])]
-    return band(float((_by_prompt(rows, kind, strength) - base).mean()), shifts)
-
-
-def _beyond(found: Band, sign: int) -> bool:
-    """Whether a shift lies beyond the random directions' range on the side of ``sign``."""
-    return found.shift > max(0.0, found.high) if sign > 0 else found.shift < min(0.0, found.low)
 
 
 def _able(frame: pd.DataFrame, variant: Variant) -> bool:
