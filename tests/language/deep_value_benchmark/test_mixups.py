@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import json
+import zlib
 
+import numpy as np
 import pytest
 
+from touchstone.errors import InputError
+from touchstone.evidence import Measurement
 from touchstone.language.deep_value_benchmark import (
     DeepValueBenchmark,
     LinearPreferenceLearner,
+    LLMGenerator,
     MixtureOracle,
     ShallowOracle,
     TextChooser,
     ValueOracle,
     from_json,
+    readout,
 )
+from touchstone.language.deep_value_benchmark.attributes import default_attributes
+from touchstone.language.deep_value_benchmark.auditing import audit, matched
 from touchstone.language.deep_value_benchmark.check import Settings, check
+from touchstone.language.deep_value_benchmark.choosers import Answer
 from touchstone.language.deep_value_benchmark.prompting import parse, rendered
 from touchstone.run import Run
 
@@ -105,3 +114,50 @@ def test_a_loaded_trial_names_its_context_once(tmp_path, line, shown):
     path.write_text(json.dumps([record]))
     [trial] = from_json(path).trials
     assert rendered(trial).count(f"CONTEXT: {shown}\n") == 2
+
+
+def test_matching_holds_on_texts_that_it_was_not_chosen_on():
+    table = matched(default_attributes())
+    for seed in range(3):
+        assert abs(audit(table, seed=seed).gap) <= 0.05
+
+
+def test_trials_that_share_examples_do_not_open_the_gate_by_chance():
+    class Block:
+        """Answers all trials of a tuple alike, by a coin: the truth is one half."""
+
+        def __init__(self, seed):
+            self.seed = seed
+
+        def choose(self, asked, style="baseline"):
+            coin = {one.trial.case.id: zlib.crc32(f"{self.seed}{one.trial.case.id}".encode()) % 2 for one in asked}
+            return [Answer.of((1 if one.deep == "A" else -1) * (1 if coin[one.trial.case.id] else -1)) for one in asked]
+
+    bench = DeepValueBenchmark.generate(16, tests_per=3, controls_per=3, shots=[1])
+    runs = [bench.run(Block(seed)) for seed in range(80)]
+    for found in runs:
+        row = found.dvgr().iloc[0]
+        rate = found.rate()
+        assert rate.low <= min(row["low"], row["cluster_low"]) + 1e-12
+        assert rate.high >= max(row["high"], row["cluster_high"]) - 1e-12
+    assert np.mean([found.meaningful for found in runs]) <= 0.1
+    wilson = [
+        Measurement.rate("x", int(t.sum()), len(t)).low > 0.5 for t in (r.outcomes("control")["took"] for r in runs)
+    ]
+    assert np.mean(wilson) > np.mean([found.meaningful for found in runs])
+
+
+def test_chance_of_a_probe_is_one_half():
+    table = default_attributes()
+    rng = np.random.default_rng(0)
+    for mine, other in ((table.deep, table.shallow), (table.shallow, table.deep)):
+        _, labels, families = readout._texts(mine, other, rng)
+        shares = [readout._wins(rng.normal(size=(len(labels), 64)), labels, families, mine).mean() for _ in range(20)]
+        assert np.mean(shares) == pytest.approx(0.5, abs=0.03)
+
+
+def test_what_a_generator_wrote_is_not_audited():
+    writer = LLMGenerator(lambda prompt: "An assistant that is good.", accept=lambda *carried: True)
+    bench = DeepValueBenchmark.generate(1, tests_per=1, shots=[1], generator=writer)
+    with pytest.raises(InputError, match="a generator wrote them"):
+        bench.audit()
