@@ -64,7 +64,8 @@ def periods(panels: Mapping[str, pd.DataFrame]) -> Figure:
         axis.minorticks_off()
         axis.set_ylim(-0.03, 1.05)
         axis.set_title(heading, fontsize=12, loc="left")
-        axis.legend(fontsize=9, frameon=False, loc="center left")
+        if axis is axes[0]:
+            axis.legend(fontsize=9, frameon=False, loc="center left")
     axes[-1].set_xlabel("period p (distance to the constant pattern is 1/p)", fontsize=11)
     return Figure.draw("periods", "Which periods the model holds", figure)
 

@@ -39,7 +39,7 @@ _MODEL = {
         shares=(0.1,),
         baseline_shares=(0.1,),
         points=10,
-        profile_length=48,
+        profile_length=32,
         text_lines=(2,),
         full=False,
     ),
