@@ -218,6 +218,43 @@ def test_activations_after_a_shared_head_are_the_same(make_tiny, kind, monkeypat
         )
 
 
+def test_a_head_is_read_once_for_all_batches_of_a_call(model, monkeypatch):
+    head = " ".join(f"w{i}" for i in range(20))
+    prompts = [f"{head} {tail}" for tail in ("w30", "w31 w32", "w33 w34 w35", "w36", "w37 w38")]
+    calls = {
+        "scores": lambda size: model.log_likelihood(prompts, ["w7 w8"], batch_size=size).total,
+        "replies": lambda size: model.generate(prompts, max_new_tokens=4, batch_size=size),
+        "activations": lambda size: model.activations(prompts, ["output.2"], batch_size=size)[
+            Site("output", 2)
+        ].numpy(),
+    }
+    for name, call in calls.items():
+        read = []
+        handle = model.module.base_model.register_forward_pre_hook(
+            lambda module, arguments, options, read=read: read.append(options["input_ids"].shape[1]), with_kwargs=True
+        )
+        shared = [call(1), call(2)]
+        handle.remove()
+        assert sum(length >= 16 for length in read) == 2, (name, read)
+        with monkeypatch.context() as patch:
+            patch.setattr(batching, "_SHORTEST_SHARED_PREFIX", 1000)
+            plain = call(2)
+        for found in shared:
+            if name == "replies":
+                assert found == plain
+            else:
+                np.testing.assert_allclose(found, plain, atol=1e-4, rtol=1e-4)
+
+
+def test_a_batch_may_share_more_than_the_call(model, monkeypatch):
+    head = " ".join(f"w{i}" for i in range(18))
+    longer = f"{head} " + " ".join(f"w{i % 40}" for i in range(20, 40))
+    prompts = [f"{longer} w1 w2", f"{longer} w3 w4", f"{head} w5", f"{head} w6"]
+    shared = model.log_likelihood(prompts, ["w7", "w8 w9"], batch_size=2).total
+    monkeypatch.setattr(batching, "_SHORTEST_SHARED_PREFIX", 1000)
+    np.testing.assert_allclose(shared, model.log_likelihood(prompts, ["w7", "w8 w9"]).total, atol=1e-4)
+
+
 def test_activations_of_spans(model):
     everything = model.activations(PROMPTS, ["output.1"], positions="all")[Site("output", 1)]
     spans = [(0, 2), (0, 1), (2, 5), (1, 2)]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from touchstone.errors import InputError
-from touchstone.language.batching import Batch, batches, pad_left, positions_of, read_head, shared_length
+from touchstone.language.batching import Batch, batches, common_head, pad_left, positions_of, read_head, shared_length
 from touchstone.language.layout import Site
 
 if TYPE_CHECKING:
@@ -38,16 +38,18 @@ def read(
     spans = _spans(positions, [len(ids) for ids in prompts])
     whole = positions == "all"
     pieces: dict[Site, list[Any]] = {site: [None] * len(prompts) for site in sites}
+    head = common_head(model, prompts, min((start for start, _ in spans), default=0))
     for rows in batches([len(ids) for ids in prompts], batch_size, budget=_BUDGET):
         batch = [prompts[i] for i in rows]
-        # A head that all share is read once, as long as nothing of it is asked for.
-        shared = shared_length(model, batch, min(spans[i][0] for i in rows))
+        # A head that several share is read once, as long as nothing of it is asked for.
+        shared = shared_length(model, batch, min(spans[i][0] for i in rows), head)
         ids, mask = pad_left([row[shared:] for row in batch], model.pad_id, model.device)
         # Spans count from a prompt's first token; padding comes before it.
         ends = torch.tensor([spans[i] for i in rows], device=model.device) - shared
         ends = ends + (mask.shape[1] - mask.sum(-1, keepdim=True))
         keep = partial(_keep, ends=ends, whole=whole)
-        seen = _forward(model, batch[0][:shared], ids, mask, sites, rows, keep)
+        cache = read_head(model, batch[0][:shared], len(rows), head) if shared else None
+        seen = _forward(model, cache, shared, ids, mask, sites, rows, keep)
         for site in sites:
             for k, i in enumerate(rows):
                 pieces[site][i] = seen[site][k]
@@ -73,7 +75,8 @@ def _keep(hidden: Tensor, ends: Tensor, whole: bool) -> Any:
 
 def _forward(
     model: LanguageModel,
-    head: Sequence[int],
+    cache: Any,
+    shared: int,
     ids: Tensor,
     mask: Tensor,
     sites: Sequence[Site],
@@ -82,9 +85,9 @@ def _forward(
 ) -> dict[Site, Any]:
     seen: dict[Site, Any] = {}
     extra: dict[str, Any] = {"use_cache": False}
-    if len(head):
-        extra = {model.cache_argument: read_head(model, head, len(rows)), "use_cache": True}
-        mask = torch.cat([torch.ones((len(rows), len(head)), dtype=mask.dtype, device=mask.device), mask], dim=1)
+    if shared:
+        extra = {model.cache_argument: cache, "use_cache": True}
+        mask = torch.cat([torch.ones((len(rows), shared), dtype=mask.dtype, device=mask.device), mask], dim=1)
     places = positions_of(mask)[:, -ids.shape[1] :]
 
     def recorder(site: Site) -> Callable[[nn.Module, Any, Any], None]:

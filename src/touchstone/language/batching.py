@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,19 @@ from torch import Tensor
 if TYPE_CHECKING:
     from touchstone.language.model import LanguageModel
 
-__all__ = ["Batch", "Prefix", "batches", "pad_left", "positions_of", "prefill", "read_head", "shared_length", "step"]
+__all__ = [
+    "Batch",
+    "Head",
+    "Prefix",
+    "batches",
+    "common_head",
+    "pad_left",
+    "positions_of",
+    "prefill",
+    "read_head",
+    "shared_length",
+    "step",
+]
 
 # A shared prefix shorter than this costs more in its own forward pass than it saves.
 _SHORTEST_SHARED_PREFIX = 16
@@ -48,6 +61,14 @@ class Prefix:
         """The same for the given rows; repeats are allowed. The cache is changed in place."""
         self.cache.batch_select_indices(rows)
         return Prefix(self.cache, self.mask[rows], self.logits[rows])
+
+
+@dataclass(frozen=True)
+class Head:
+    """Tokens with which all prompts of a call begin, and their key/value cache of one row."""
+
+    ids: tuple[int, ...]
+    cache: Any
 
 
 def batches(lengths: Sequence[int], batch_size: int, budget: int | None = None) -> Iterator[list[int]]:
@@ -97,12 +118,14 @@ def step(model: LanguageModel, ids: Tensor, mask: Tensor, cache: Any, keep: int)
     return logits[:, -keep:]
 
 
-def prefill(model: LanguageModel, prompts: Sequence[Sequence[int]], rows: Sequence[int]) -> Prefix:
-    """Read a batch of prompts once. ``rows`` are their indices among the caller's prompts."""
+def prefill(
+    model: LanguageModel, prompts: Sequence[Sequence[int]], rows: Sequence[int], head: Head | None = None
+) -> Prefix:
+    """Read a batch of prompts once. ``rows`` are their indices among the caller's prompts, ``head`` what all share."""
     device = model.device
     indices = torch.tensor(rows, dtype=torch.long, device=device)
-    shared = shared_length(model, prompts, min(len(row) for row in prompts) - 1)
-    cache = read_head(model, prompts[0][:shared], len(prompts))
+    shared = shared_length(model, prompts, min(len(row) for row in prompts) - 1, head)
+    cache = read_head(model, prompts[0][:shared], len(prompts), head)
     ids, mask = pad_left([row[shared:] for row in prompts], model.pad_id, device)
     mask = torch.cat([torch.ones((len(prompts), shared), dtype=torch.long, device=device), mask], dim=1)
     with model.reading(Batch(indices, prompt=True)):
@@ -110,26 +133,45 @@ def prefill(model: LanguageModel, prompts: Sequence[Sequence[int]], rows: Sequen
     return Prefix(cache, mask, logits[:, -1])
 
 
-def shared_length(model: LanguageModel, prompts: Sequence[Sequence[int]], most: int) -> int:
-    """Length of the head that all prompts have in common, at most ``most`` tokens; 0 where sharing is not worth it."""
+def common_head(model: LanguageModel, prompts: Sequence[Sequence[int]], most: int) -> Head | None:
+    """What all prompts of a call have in common, read once for all of its batches; ``None`` where it is not worth it.
+
+    ``most`` is the largest number of tokens that may be shared.
+    """
+    shared = shared_length(model, prompts, most)
+    return Head(tuple(prompts[0][:shared]), read_head(model, prompts[0][:shared], 1)) if shared else None
+
+
+def shared_length(model: LanguageModel, prompts: Sequence[Sequence[int]], most: int, head: Head | None = None) -> int:
+    """Length of the head that all prompts have in common, at most ``most`` tokens; 0 where sharing is not worth it.
+
+    Never less than a ``head`` that was read already.
+    """
+    known = 0 if head is None else len(head.ids)
     if len(prompts) < 2 or not model.shares_prefixes:
-        return 0
+        return known
     low, high = min(map(list, prompts)), max(map(list, prompts))
-    shared = 0
+    shared = known
     while shared < most and low[shared] == high[shared]:
         shared += 1
-    return shared if shared >= _SHORTEST_SHARED_PREFIX else 0
+    return shared if shared - known >= _SHORTEST_SHARED_PREFIX else known
 
 
-def read_head(model: LanguageModel, head: Sequence[int], copies: int) -> Any:
-    """A key/value cache that holds ``head``, read once, for each of ``copies`` rows; an empty one for no head."""
-    cache = _new_cache(model)
-    if len(head):
-        ids = torch.tensor([list(head)], dtype=torch.long, device=model.device)
-        mask = torch.ones_like(ids)
+def read_head(model: LanguageModel, ids: Sequence[int], copies: int, head: Head | None = None) -> Any:
+    """A key/value cache that holds ``ids``, read once, for each of ``copies`` rows; an empty one for no tokens.
+
+    Of ``ids`` what ``head`` holds is copied from there.
+    """
+    cache = _new_cache(model) if head is None else copy.deepcopy(head.cache)
+    known = 0 if head is None else len(head.ids)
+    if len(ids) > known:
+        rest = torch.tensor([list(ids[known:])], dtype=torch.long, device=model.device)
+        mask = torch.ones((1, len(ids)), dtype=torch.long, device=model.device)
         with model.reading(Batch(None, prompt=True)):
             extra = {model.cache_argument: cache, "use_cache": True}
-            model.module.base_model(input_ids=ids, attention_mask=mask, position_ids=positions_of(mask), **extra)
+            places = positions_of(mask)[:, known:]
+            model.module.base_model(input_ids=rest, attention_mask=mask, position_ids=places, **extra)
+    if len(ids):
         cache.batch_repeat_interleave(copies)
     return cache
 

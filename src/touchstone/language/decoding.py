@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from touchstone.errors import InputError
-from touchstone.language.batching import Batch, Prefix, batches, prefill, step
+from touchstone.language.batching import Batch, Prefix, batches, common_head, prefill, step
 
 if TYPE_CHECKING:
     from touchstone.language.model import LanguageModel
@@ -77,8 +77,9 @@ def generate(
     # One row of numbers a prompt, so that batch size and order cannot change what is sampled.
     noise = torch.rand((len(prompts), max_new_tokens), generator=torch.Generator().manual_seed(seed))
     replies: list[list[int]] = [[] for _ in prompts]
+    head = common_head(model, prompts, min((len(row) for row in prompts), default=1) - 1)
     for rows in batches([len(row) for row in prompts], batch_size):
-        prefix = prefill(model, [prompts[i] for i in rows], rows)
+        prefix = prefill(model, [prompts[i] for i in rows], rows, head)
         _decode(model, prefix, rows, replies, noise, sampling, stop_ids, stream)
         if finished is not None:
             finished(len(rows))

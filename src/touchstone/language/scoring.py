@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from touchstone.language.batching import Batch, Prefix, batches, prefill, step
+from touchstone.language.batching import Batch, Prefix, batches, common_head, prefill, step
 
 if TYPE_CHECKING:
     from touchstone.language.model import LanguageModel
@@ -19,6 +19,8 @@ __all__ = ["Scores", "score"]
 
 # Tokens whose logits are held at once: 1024 × 49 152 float32 are 200 MB.
 _LOGIT_BUDGET = 1024
+# Tokens in a batch, a shared head counted in every row, since every row holds a copy of its cache.
+_BUDGET = 8 * _LOGIT_BUDGET
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,9 @@ def score(
     tokens = np.zeros((len(prompts), most), dtype=np.int64)
     width = max((len(ids) for row in continuations for ids in row), default=0)
     lengths = [len(ids) + len(row) * width for ids, row in zip(prompts, continuations, strict=True)]
-    for rows in batches(lengths, batch_size, budget=4 * _LOGIT_BUDGET):
-        prefix = prefill(model, [prompts[i] for i in rows], rows)
+    head = common_head(model, prompts, min((len(ids) for ids in prompts), default=1) - 1)
+    for rows in batches(lengths, batch_size, budget=_BUDGET):
+        prefix = prefill(model, [prompts[i] for i in rows], rows, head)
         pairs = [(k, j) for k, i in enumerate(rows) for j in range(len(continuations[i]))]
         pieces = [continuations[rows[k]][j] for k, j in pairs]
         sums = _continue(model, prefix, pieces, torch.tensor([k for k, _ in pairs], device=model.device), rows)
