@@ -79,3 +79,26 @@ def install() -> None:
     if all(record.slug != "fake" for record in catalog.METHODS):
         record = catalog.Method("fake", "language", "Stand in.", "A paper", offers=("check", "study"))
         catalog.METHODS = (*catalog.METHODS, record)
+
+
+@dataclass(frozen=True)
+class PairSettings:
+    ledger: str = ""
+
+
+def pair_check(model: object, settings: PairSettings, run: Run, *, before: object = None) -> Evidence:
+    """Says which models it was given."""
+    table = Table("given", "Given", pd.DataFrame({"what": [repr(model), repr(before), settings.ledger]}))
+    cost = Finding("cost", "It costs.", "holds", Measurement("cost", 1.0, "units"))
+    return run.evidence("Fake comparison", "fake-pair", "check", [cost], tables=[table])
+
+
+def install_needy(slug: str, **constants: object) -> None:
+    """Make a check a method of the catalog that needs more than the model, as its module's ``constants`` say."""
+    name = f"touchstone.language.{slug.replace('-', '_')}"
+    package, part = ModuleType(name), ModuleType(f"{name}.check")
+    package.__path__ = []
+    vars(part).update(check=pair_check, Settings=PairSettings, METRICS={"cost": "cost"}, NEEDS="local", **constants)
+    sys.modules[name], sys.modules[f"{name}.check"] = package, part
+    record = catalog.Method(slug, "language", "Compare.", "A paper", offers=("check",))
+    catalog.METHODS = (*catalog.METHODS, record)

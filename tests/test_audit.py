@@ -80,7 +80,7 @@ def test_a_plan_is_read(plan):
         (('cost = "< 100"', 'price = "< 100"'), 15, "limit 'price'"),
         (('title = "Release 4"', 'titel = "Release 4"'), 1, "'titel': unknown key"),
         (('use = "fake"\nrate', "rate"), 11, "'check.use': missing"),
-        (('use = "fake"   #', 'use = "largo"   #'), 7, "has no check yet"),
+        (('use = "fake"   #', 'use = "uniteformer"   #'), 7, "has no check yet"),
         (('model = "some/model"', 'model = "m"\nendpoint = "http://x/v1"'), 8, "needs the model itself"),
     ],
 )
@@ -206,3 +206,46 @@ def test_resume_after_kill_9_recomputes_nothing(plan, tmp_path):
     assert (out / "01-fake" / "evidence.json").stat().st_mtime_ns == first_evidence
     assert Evidence.load(out / "02-fake").finding("cost").measured.value == sum(range(40))
     assert not (out / ".journal").exists()
+
+
+def test_checks_that_need_a_second_model_or_a_setting_wait_for_it(plan, tmp_path):
+    fakes.install_needy("fake-pair", NEEDS_BEFORE=True)
+    fakes.install_needy("fake-ledger", NEEDS_SETTING="ledger")
+    plain = [check.use for check in default_plan().check]
+    assert not {"fake-pair", "fake-ledger"} & set(plain)
+    full = default_plan("some/model", before="some/older", given={"ledger": "l.json"})
+    assert full.subject.before == "some/older"
+    assert [check.use for check in full.check if check.use not in plain] == ["fake-pair", "fake-ledger"]
+    assert full.check[-1].settings == fakes.PairSettings("l.json")
+    with pytest.raises(InputError, match="ladder: no check needs it"):
+        default_plan(given={"ladder": "x"})
+
+    text = (
+        '[subject]\nmodel = "new"\nbefore = "old"\n\n[[check]]\nuse = "fake-pair"\n\n[[check]]\nuse = "fake-ledger"\n'
+    )
+    with pytest.raises(InputError, match="line 9: fake-ledger needs the setting ledger"):
+        load_plan(plan(text))
+    with pytest.raises(InputError, match="line 5: fake-pair compares two models"):
+        load_plan(plan(text.replace('before = "old"\n', "")))
+    found = load_plan(plan(text + 'ledger = "l.json"\n'))
+    result = run_audit(found, tmp_path / "out", subject="NEW", before="OLD")
+    given = [evidence.table("given")["what"].tolist() for evidence in result.evidences]
+    assert given == [["'NEW'", "'OLD'", ""], ["'NEW'", "None", "l.json"]]
+
+
+def test_the_model_before_is_loaded_from_the_plan(plan, tmp_path, monkeypatch):
+    fakes.install_needy("fake-pair", NEEDS_BEFORE=True)
+    loaded = []
+
+    class Loader:
+        @staticmethod
+        def load(name, **options):
+            loaded.append(name)
+            return name
+
+    monkeypatch.setattr("touchstone.language.LanguageModel", Loader, raising=False)
+    text = '[subject]\nmodel = "new"\nbefore = "old"\n\n[[check]]\nuse = "fake-pair"\n'
+    result = run_audit(load_plan(plan(text)), tmp_path / "out")
+    assert loaded == ["new", "old"]
+    assert result.evidences[0].table("given")["what"].tolist()[:2] == ["'new'", "'old'"]
+    assert result.record["subject"]["before"] == "old"

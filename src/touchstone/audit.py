@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from touchstone.environment import describe
 from touchstone.errors import InputError, OutOfTimeError, TouchstoneError
 from touchstone.evidence import Evidence, Verdict, worst
 from touchstone.files import locked, read_text, write_text
-from touchstone.plan import CheckPlan, Plan, settings_of
+from touchstone.plan import CheckPlan, Plan, needs_before, settings_of
 from touchstone.run import Run
 
 __all__ = ["SCHEMA", "AuditResult", "run_audit"]
@@ -58,6 +59,7 @@ def run_audit(
     *,
     run: Run | None = None,
     subject: Any = None,
+    before: Any = None,
     resume: bool = False,
     minutes: float | None = None,
     say: Callable[[str], None] | None = None,
@@ -69,7 +71,7 @@ def run_audit(
     plan : what to check.
     out : folder to write; it must be empty or absent unless ``resume`` is set.
     run : seed, device, engine and progress.
-    subject : the model itself; loaded from the plan if ``None``.
+    subject, before : the model itself, and what it was before a change; loaded from the plan if ``None``.
     resume : continue an audit of the same plan, seed and version that was interrupted: checks that ended are read
         from disk, and of the check that was interrupted the units of work that ended.
     minutes : time budget. Checks measure less, or more, so that they end by then; one that no longer fits is left
@@ -105,7 +107,12 @@ def run_audit(
                 settings = _settings(check, entry, budget, plan.check[i + 1 :])
                 evidence = None
                 if settings is not None:
-                    evidence = _check(check, name, subject, settings, run, folder, entry, budget, say)
+                    pair: dict[str, Any] = {}
+                    if needs_before(check.module):
+                        before = load_subject(plan, run, say, before=True) if before is None else before
+                        pair["before"] = before
+                    work = partial(check.module.check, subject, settings, **pair)
+                    evidence = _check(check, name, work, settings, run, folder, entry, budget, say)
             if evidence is not None:
                 _judge(entry, evidence, check)
                 evidences.append(evidence)
@@ -122,17 +129,19 @@ def run_audit(
         return AuditResult(folder, record, evidences)
 
 
-def load_subject(plan: Plan, run: Run, say: Callable[[str], None]) -> Any:
-    """The model that a plan names: local, or behind its endpoint."""
+def load_subject(plan: Plan, run: Run, say: Callable[[str], None], *, before: bool = False) -> Any:
+    """The model that a plan names, or what it was before a change: local, or behind the plan's endpoint."""
     wanted = plan.subject
-    if wanted.endpoint:
+    if wanted.endpoint and not before:
         from touchstone.language.endpoint import RemoteModel
 
         return RemoteModel(wanted.endpoint, wanted.model)
     from touchstone.language import LanguageModel
 
     device = run.device if run.device != "auto" else wanted.device
-    return LanguageModel.load(wanted.model, device=device, dtype=wanted.dtype, progress=say)
+    return LanguageModel.load(
+        wanted.before if before else wanted.model, device=device, dtype=wanted.dtype, progress=say
+    )
 
 
 def _open(folder: Path, plan: Plan, run: Run, resume: bool) -> dict[str, Any]:
@@ -208,7 +217,7 @@ def _cost(check: CheckPlan) -> Cost | None:
 def _check(
     check: CheckPlan,
     name: str,
-    subject: Any,
+    measure: Callable[[Run], Evidence],
     settings: Any,
     run: Run,
     folder: Path,
@@ -221,8 +230,7 @@ def _check(
     journal = folder / ".journal" / name
     try:
         deadline = None if budget is None else time.monotonic() + budget.left
-        work = replace(run, journal=journal, deadline=deadline)
-        evidence: Evidence = check.module.check(subject, settings, work)
+        evidence = measure(replace(run, journal=journal, deadline=deadline))
         evidence.save(folder / name)
         if budget is not None:
             budget.learn(settings, _cost(check), time.time() - started)

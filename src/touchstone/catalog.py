@@ -116,6 +116,7 @@ METHODS: tuple[Method, ...] = (
         "Test how easily your own model's guard rails give way to fluent text",
         "LARGO: Latent Adversarial Reflection through Gradient Optimization for Jailbreaking LLMs",
         arxiv="2505.10838",
+        offers=("check", "remedy", "study"),
         measures="latent red-team margin",
     ),
     Method(

@@ -125,6 +125,10 @@ def audit(
     target: Annotated[
         str, typer.Argument(metavar="[PLAN.toml|MODEL]", help="A plan, or a model to audit.")
     ] = "default",
+    before: Annotated[
+        str, typer.Option(help="MODEL before a change: adds the checks that compare the two, such as unlearning.")
+    ] = "",
+    ledger: Annotated[str, typer.Option(help="Ledger of fingerprints: adds their verification.")] = "",
     out: Out = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the interrupted audit in --out.")] = False,
     strict: Annotated[
@@ -143,7 +147,7 @@ def audit(
     """Run checks on a model: terminal summary, report.html, Evidence; exit code 1 if a limit is broken."""
     from touchstone.audit import run_audit
 
-    plan = _plan(target)
+    plan = _plan(target, before, ledger)
     if resume and out is None:
         raise InputError("--resume: needs --out, the folder of the audit to continue")
     say, run = _run(seed, device, engine, workers)
@@ -231,11 +235,16 @@ def _need_torch() -> None:
         raise MissingExtraError("A language model", "language")
 
 
-def _plan(target: str) -> Plan:
+def _plan(target: str, before: str, ledger: str) -> Plan:
     from touchstone.plan import default_plan, load_plan
 
     _need_torch()
-    return load_plan(target) if target.endswith(".toml") else default_plan(target)
+    if not target.endswith(".toml"):
+        return default_plan(target, before=before, given={"ledger": ledger} if ledger else {})
+    for option, value, place in (("--before", before, "[subject] before"), ("--ledger", ledger, "ledger of the check")):
+        if value:
+            raise InputError(f"{option}: a plan says so itself, under {place}")
+    return load_plan(target)
 
 
 def _run(seed: int, device: str, engine: str, workers: int) -> tuple[Any, Run]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +18,7 @@ from touchstone.errors import InputError
 from touchstone.evidence import Limit
 from touchstone.files import read_text
 
-__all__ = ["CheckPlan", "Plan", "Subject", "default_plan", "load_plan", "settings_of"]
+__all__ = ["CheckPlan", "Plan", "Subject", "default_plan", "load_plan", "needed_setting", "needs_before", "settings_of"]
 
 
 class Subject(BaseModel):
@@ -26,6 +27,8 @@ class Subject(BaseModel):
     Attributes
     ----------
     model : ``"default"``, a local folder, a ``.gguf`` file, a Hugging Face id, or the name an endpoint knows it by.
+    before : the same model before a change, such as unlearning; a local folder, a ``.gguf`` file or a Hugging Face id.
+        Needed by checks that compare the two.
     endpoint : base URL of an OpenAI-compatible server; empty runs the model here.
     device : where to run it, ``"auto"`` takes a GPU where there is one.
     dtype : type of the weights.
@@ -33,6 +36,7 @@ class Subject(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     model: str = Field(default="default", min_length=1)
+    before: str = ""
     endpoint: str = ""
     device: str = "auto"
     dtype: str = "float32"
@@ -70,15 +74,49 @@ class Plan(BaseModel):
     check: list[CheckPlan] = Field(min_length=1)
 
 
-def default_plan(model: str = "default") -> Plan:
-    """Every check on a language model that works today, with default settings and no limits."""
+def default_plan(model: str = "default", *, before: str = "", given: Mapping[str, str] | None = None) -> Plan:
+    """Every check on a language model that works today and that has what it needs, with default settings and no limits.
+
+    Parameters
+    ----------
+    model, before : see :class:`Subject`; checks that compare the two are left out without ``before``.
+    given : settings that some checks cannot do without, such as ``ledger``; a check whose own is absent is left out.
+
+    Raises
+    ------
+    InputError
+        If something is given that no check needs.
+    """
     from touchstone.language import embedded
 
     if model in embedded.NAMES:
         # Reports should say which model it was, not that it was the default.
         model = embedded.NAME
-    checks = [CheckPlan(use=record.slug) for record in catalog.offering("check") if record.room == "language"]
-    return Plan(title=f"Audit of {model}", subject=Subject(model=model), check=checks)
+    given, checks, used = dict(given or {}), [], set()
+    for record in catalog.offering("check"):
+        check = CheckPlan(use=record.slug)
+        if record.room != "language" or (needs_before(check.module) and not before):
+            continue
+        needed = needed_setting(check.module)
+        if needed in given:
+            check = CheckPlan.model_validate({"use": record.slug, needed: given[needed]})
+            used.add(needed)
+        if not needed or needed in given:
+            checks.append(check)
+    unknown = sorted(set(given) - used)
+    if unknown:
+        raise InputError(f"{unknown[0]}: no check needs it")
+    return Plan(title=f"Audit of {model}", subject=Subject(model=model, before=before), check=checks)
+
+
+def needs_before(module: ModuleType) -> bool:
+    """Whether a check's module compares the model with what it was before a change."""
+    return bool(getattr(module, "NEEDS_BEFORE", False))
+
+
+def needed_setting(module: ModuleType) -> str:
+    """Name of the setting without which a check's module cannot run; empty if there is none."""
+    return str(getattr(module, "NEEDS_SETTING", ""))
 
 
 def load_plan(path: str | Path) -> Plan:
@@ -118,6 +156,11 @@ def _look_at(check: CheckPlan, i: int, subject: Subject, name: str, text: str) -
         raise fail(str(error), "use") from None
     if subject.endpoint and module.NEEDS == "local":
         raise fail(f"{check.use} reads the model's activations: it needs the model itself, not an endpoint", "use")
+    if needs_before(module) and not subject.before:
+        raise fail(f"{check.use} compares two models: [subject] needs before, the model before the change", "use")
+    needed = needed_setting(module)
+    if needed and not (check.model_extra or {}).get(needed):
+        raise fail(f"{check.use} needs the setting {needed}", "use")
     for key, bound in check.limit.items():
         if key not in module.METRICS:
             known = ", ".join(sorted(module.METRICS))

@@ -8,6 +8,7 @@ from touchstone.language.angular_steering.cli import app as steer
 from touchstone.language.deep_value_benchmark.cli import app as deep_values
 from touchstone.language.evorefuse.cli import app as over_refusal
 from touchstone.language.isolation_continuity.cli import app as continuity
+from touchstone.language.largo.cli import app as red_team
 from touchstone.language.test_awareness.cli import app as test_awareness
 
 __all__ = ["app"]
@@ -22,5 +23,6 @@ app = typer.Typer(
 app.add_typer(steer)
 app.add_typer(over_refusal)
 app.add_typer(test_awareness)
+app.add_typer(red_team)
 app.add_typer(deep_values)
 app.add_typer(continuity)
