@@ -171,6 +171,8 @@ METHODS: tuple[Method, ...] = (
         "Weigh reasoning chains so that a model's decisions become fairer between groups",
         "Guiding LLM Decision-Making with Fairness Reward Models",
         arxiv="2507.11344",
+        offers=("check", "remedy", "study"),
+        measures="reasoning fairness",
     ),
     Method(
         "pairwise-calibrated-rewards",

@@ -7,6 +7,7 @@ import typer
 from touchstone.language.angular_steering.cli import app as steer
 from touchstone.language.deep_value_benchmark.cli import app as deep_values
 from touchstone.language.evorefuse.cli import app as over_refusal
+from touchstone.language.fairness_reward_model.cli import app as fair_reasoning
 from touchstone.language.isolation_continuity.cli import app as continuity
 from touchstone.language.largo.cli import app as red_team
 from touchstone.language.test_awareness.cli import app as test_awareness
@@ -24,5 +25,6 @@ app.add_typer(steer)
 app.add_typer(over_refusal)
 app.add_typer(test_awareness)
 app.add_typer(red_team)
+app.add_typer(fair_reasoning)
 app.add_typer(deep_values)
 app.add_typer(continuity)
