@@ -143,6 +143,8 @@ METHODS: tuple[Method, ...] = (
         "Prove from text alone that a service runs your model, and which copy of it leaked",
         "Scalable Fingerprinting of Large Language Models",
         arxiv="2502.07760",
+        offers=("check", "remedy", "study"),
+        measures="fingerprints",
     ),
     Method(
         "loro",
@@ -150,6 +152,7 @@ METHODS: tuple[Method, ...] = (
         "Ship weights to an untrusted device so that they are worth little without a small trusted part",
         "LoRO: Real-Time on-Device Secure Inference for LLMs via TEE-Based Low Rank Obfuscation",
         openreview="de07K7kreI",
+        offers=("remedy", "study"),
     ),
     Method(
         "unlearned-extraction",

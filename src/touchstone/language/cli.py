@@ -10,6 +10,8 @@ from touchstone.language.evorefuse.cli import app as over_refusal
 from touchstone.language.fairness_reward_model.cli import app as fair_reasoning
 from touchstone.language.isolation_continuity.cli import app as continuity
 from touchstone.language.largo.cli import app as red_team
+from touchstone.language.loro.cli import app as obfuscate
+from touchstone.language.perinucleus_fingerprint.cli import app as fingerprint
 from touchstone.language.test_awareness.cli import app as test_awareness
 
 __all__ = ["app"]
@@ -25,6 +27,8 @@ app.add_typer(steer)
 app.add_typer(over_refusal)
 app.add_typer(test_awareness)
 app.add_typer(red_team)
+app.add_typer(fingerprint)
+app.add_typer(obfuscate)
 app.add_typer(fair_reasoning)
 app.add_typer(deep_values)
 app.add_typer(continuity)

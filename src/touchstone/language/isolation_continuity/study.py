@@ -33,13 +33,13 @@ _MODEL = {
         2,
         (2, 8, 32),
         64,
-        functions=4,
-        most=400,
+        functions=3,
+        most=250,
         texts=1,
         shares=(0.1,),
         baseline_shares=(0.1,),
         points=10,
-        profile_length=32,
+        profile_length=24,
         text_lines=(2,),
         full=False,
     ),
@@ -70,7 +70,7 @@ _MODEL = {
     ),
 }
 _TWIN = {
-    "smoke": TwinSize(Recall(longest=6, steps=60), ("rope", "gru"), 1, (4, 6, 12, 24), 16, None),
+    "smoke": TwinSize(Recall(longest=6, steps=40), ("rope", "gru"), 1, (4, 6, 12, 24), 16, None),
     "cpu": TwinSize(
         Recall(), tuple(ARCHITECTURES), 1, (8, 16, 24, 48, 96, 192, 384, 768, 1536), 64, Patterns(steps=200)
     ),
