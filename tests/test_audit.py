@@ -17,7 +17,7 @@ from touchstone import catalog
 from touchstone.audit import run_audit
 from touchstone.errors import InputError
 from touchstone.evidence import Evidence
-from touchstone.plan import default_plan, load_plan
+from touchstone.plan import default_plan, load_plan, needed_setting, needs_before
 from touchstone.run import Run
 
 
@@ -108,10 +108,13 @@ def test_a_plan_that_is_not_text(plan, tmp_path):
 
 def test_the_default_plan_has_every_language_check():
     slugs = [check.use for check in default_plan().check]
+    records = [record for record in catalog.METHODS if record.room == "language" and "check" in record.offers]
+    modules = {record.slug: record.part("check") for record in records}
     assert slugs == [
-        record.slug for record in catalog.METHODS if record.room == "language" and "check" in record.offers
+        slug for slug, module in modules.items() if not needs_before(module) and not needed_setting(module)
     ]
     assert "angular-steering" in slugs
+    assert "perinucleus-fingerprint" not in slugs
 
 
 def test_an_audit_writes_evidence_record_and_report(plan, tmp_path):
@@ -215,7 +218,8 @@ def test_checks_that_need_a_second_model_or_a_setting_wait_for_it(plan, tmp_path
     assert not {"fake-pair", "fake-ledger"} & set(plain)
     full = default_plan("some/model", before="some/older", given={"ledger": "l.json"})
     assert full.subject.before == "some/older"
-    assert [check.use for check in full.check if check.use not in plain] == ["fake-pair", "fake-ledger"]
+    added = [check.use for check in full.check if check.use not in plain]
+    assert added == ["perinucleus-fingerprint", "fake-pair", "fake-ledger"]
     assert full.check[-1].settings == fakes.PairSettings("l.json")
     with pytest.raises(InputError, match="ladder: no check needs it"):
         default_plan(given={"ladder": "x"})

@@ -92,7 +92,7 @@ def test_bad_arguments():
     with pytest.raises(InputError, match="did you mean 'fake'"):
         run_studies(["fakes"], "smoke")
     with pytest.raises(InputError, match="has no study yet"):
-        run_studies(["largo"], "smoke")
+        run_studies(["uniteformer"], "smoke")
 
 
 def test_merging_numbers_that_could_not_be_measured():

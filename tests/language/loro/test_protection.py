@@ -136,9 +136,6 @@ def test_layers_with_and_without_bias_give_the_plain_output(ndim, policy):
 def test_a_language_model_is_the_same_to_its_user(make_tiny, kind, policy):
     model = make_tiny(kind)
     before = {name: value.clone() for name, value in model.module.state_dict().items()}
-    if kind == "gpt2" and policy == "full":
-        # Its attention has no rotary part; heads are permuted all the same.
-        pass
     hidden = protect(model.module, config(policy=policy))
     ids = torch.randint(8, 40, (3, 12), generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
@@ -217,8 +214,6 @@ def test_a_pad_is_used_once_and_never_again():
     assert torch.allclose(second.noise @ weight, second.image, atol=1e-5)
     with pytest.raises(InputError, match="none left"):
         store.take("a", 1)
-    with pytest.raises(InputError, match="cannot be given back"):
-        store.give_back("a", first)
     with pytest.raises(InputError, match="was used before"):
         store._spent("a", first.number)
     store.refill("a", weight, tokens=1, count=1)

@@ -62,7 +62,7 @@ def _permuted(
 
     first, second = (order.to(query.device) for order in module._loro_orders)  # type: ignore[union-attr]
     hidden = query[..., first], key[..., first], value[..., second]
-    if torch.is_tensor(getattr(module, "_loro_seen", None)) or getattr(module, "_loro_seen", None) == []:
+    if module._loro_seen is not None:
         module._loro_seen.append(tuple(part.detach().cpu() for part in hidden))  # type: ignore[union-attr,operator]
     out, weights = sdpa_attention_forward(module, *hidden, attention_mask, **options)
     restored = torch.empty_like(out)

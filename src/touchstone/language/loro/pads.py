@@ -77,7 +77,3 @@ class PadStore:
         if number in used:
             raise InputError(f"pad {number} of {layer}: was used before; the difference of two inputs would show")
         used.add(number)
-
-    def give_back(self, layer: str, pad: Pad) -> None:
-        """Refused, always: a pad that may have been seen must not be used again."""
-        raise InputError(f"pad {pad.number} of {layer}: cannot be given back; make a new one")
