@@ -101,11 +101,11 @@ class InProcess:
             for j, part in zip(missing, (x @ factors).split(rank, dim=1), strict=True):
                 self._products[j] = part
             self.flops += 2 * x.shape[0] * n * rank * len(missing)
-        found = torch.zeros((x.shape[0], m), dtype=x.dtype, device=x.device)
-        for j, i, weight in zip(chosen.left, chosen.right, chosen.weight, strict=True):
-            found.addmm_(self._products[j], self._right[m][i].to(x), alpha=weight)
-            self.flops += 2 * x.shape[0] * rank * m
-        return found
+        # One product of all terms: their weights go to the narrow side.
+        parts = [weight * self._products[j] for j, weight in zip(chosen.left, chosen.weight, strict=True)]
+        right = [self._right[m][i] for i in chosen.right]
+        self.flops += 2 * x.shape[0] * rank * m * len(parts)
+        return torch.cat(parts, dim=1) @ (torch.cat(right) if len(right) > 1 else right[0]).to(x)
 
     def close(self) -> None:
         """Forget the last input."""

@@ -216,7 +216,9 @@ class Protected:
                 plain = given if given.ndim == 2 else self._same(given, layer.n)
                 if self.seen is not None:
                     self.seen.setdefault(layer.name, []).append(plain.detach().cpu())
-            flat = flat - self.backend.correct(layer.name, plain)
+            correction = self.backend.correct(layer.name, plain)
+            # The layer's output is fresh, so that it may be changed in place, unless gradients are wanted.
+            flat = flat - correction if flat.requires_grad else flat.sub_(correction)
             return layer.back(flat.reshape(rows.shape))
 
         self._rows: tuple[Tensor, Tensor] | None = None
