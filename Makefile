@@ -13,7 +13,7 @@ audit: $(VENV)/.language
 	$(BIN)/touchstone audit
 
 test: $(VENV)/.dev lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check

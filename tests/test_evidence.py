@@ -222,6 +222,13 @@ def test_limits_that_are_none(text):
         Limit.parse(text)
 
 
+def test_a_finding_is_held_to_its_limit():
+    low, high = Measurement("rate", 0.05, low=0.01, high=0.2, n=9), Measurement("rate", 0.5, low=0.3, high=0.7, n=9)
+    found = [Finding.held_to("rate", "it is low", one, "<= 0.10", high) for one in (low, high)]
+    assert [one.verdict for one in found] == ["undecided", "fails"]
+    assert (found[0].limit, found[0].against, found[0].measured) == ("<= 0.10", high, low)
+
+
 def test_a_limit_judges_value_and_interval():
     limit = Limit.parse("<= 0.10")
     assert limit.judge(Measurement("r", 0.05)) == "holds"

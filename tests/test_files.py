@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from touchstone.errors import InputError
-from touchstone.files import write_bytes
+from touchstone.files import read_jsonl, write_bytes, write_jsonl
 from touchstone.tensors import read_tensors, write_tensors
 
 
@@ -46,3 +46,29 @@ def test_other_schemas_and_damaged_files_are_refused_by_name(tmp_path):
         read_tensors(place, "x/1", "probe")
     with pytest.raises(InputError, match=r"probe .*cannot be read"):
         read_tensors(tmp_path / "none", "x/1", "probe")
+
+
+def test_objects_come_back_line_by_line(tmp_path):
+    place = tmp_path / "a.jsonl"
+    write_jsonl(place, [{"text": "ö"}, {"text": "b", "n": 1.5}])
+    place.write_text(place.read_text(encoding="utf-8").replace("\n", "\n\n"), encoding="utf-8")
+    assert read_jsonl(place, texts=["text"]) == [{"text": "ö"}, {"text": "b", "n": 1.5}]
+    with pytest.raises(ValueError, match="Out of range"):
+        write_jsonl(place, [{"x": float("nan")}])
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        ('{"text": "a"}\n{', r"notes .*, line 2: not JSON"),
+        ("[1]", "line 1: expected a JSON object"),
+        ('{"text": " "}', "line 1: expected an object with the text 'text'"),
+        ('\n{"text": 3}', "line 2: expected an object with the text 'text'"),
+        ("\n\n", "holds no record"),
+    ],
+)
+def test_lines_that_are_not_such_objects_are_named(tmp_path, content, match):
+    place = tmp_path / "a.jsonl"
+    place.write_text(content, encoding="utf-8")
+    with pytest.raises(InputError, match=match):
+        read_jsonl(place, "notes", texts=["text"])

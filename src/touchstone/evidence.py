@@ -25,7 +25,7 @@ from touchstone.files import written_folder
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as MatplotlibFigure
 
-__all__ = ["SCHEMA", "Evidence", "Figure", "Finding", "Limit", "Measurement", "Scale", "Table", "Verdict"]
+__all__ = ["SCHEMA", "Evidence", "Figure", "Finding", "Limit", "Measurement", "Scale", "Table", "Verdict", "finite"]
 
 SCHEMA = "touchstone.evidence/1"
 Verdict = Literal["holds", "fails", "undecided"]
@@ -142,6 +142,13 @@ class Finding:
     against: Measurement | None = None
     limit: str | None = None
 
+    @classmethod
+    def held_to(
+        cls, id: str, statement: str, measured: Measurement, limit: str, against: Measurement | None = None
+    ) -> Finding:
+        """A finding whose verdict is that of ``limit``, such as ``"<= 0.1"``, on what was measured."""
+        return cls(id, statement, Limit.parse(limit).judge(measured), measured, against, limit)
+
     def __post_init__(self) -> None:
         if not _ID.fullmatch(self.id):
             raise InputError(f"finding id {self.id!r}: expected kebab case such as 'refusal-rate'")
@@ -255,7 +262,7 @@ class Evidence:
 
     def to_json(self) -> str:
         """``evidence.json`` as text; numbers that are not finite become ``null``."""
-        return json.dumps(_finite(self.to_dict()), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        return json.dumps(finite(self.to_dict()), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     def save(self, folder: str | Path, *, replace: bool = False) -> Path:
         """Write the folder as a whole: it is complete or it is not there.
@@ -306,11 +313,12 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
     return "fails" if "fails" in seen else "undecided" if "undecided" in seen else "holds"
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """A value as JSON can hold it: NaN and infinities become ``None``, numpy's numbers plain ones."""
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):

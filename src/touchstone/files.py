@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from touchstone.errors import InputError
 
-__all__ = ["cache_folder", "locked", "read_text", "write_bytes", "write_text", "written_folder"]
+__all__ = [
+    "cache_folder",
+    "locked",
+    "read_jsonl",
+    "read_text",
+    "write_bytes",
+    "write_jsonl",
+    "write_text",
+    "written_folder",
+]
 
 
 def cache_folder() -> Path:
@@ -136,3 +147,41 @@ def read_text(path: str | Path, what: str = "file") -> str:
         raise InputError(f"{what} {path}: not UTF-8 text (byte {error.start})") from None
     except OSError as error:
         raise InputError(f"{what} {path}: cannot be read ({error.strerror or error})") from None
+
+
+def write_jsonl(path: str | Path, records: Sequence[Mapping[str, Any]]) -> None:
+    """Write one JSON object a line; NaN and infinities are refused, for JSON has none."""
+    write_text(path, "".join(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in records))
+
+
+def read_jsonl(path: str | Path, what: str = "file", *, texts: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Objects of a file with one a line; blank lines are passed over.
+
+    Parameters
+    ----------
+    what : names the file in messages.
+    texts : keys that every object must have, with a text that is not empty.
+
+    Raises
+    ------
+    InputError
+        With the line that is not such an object; or if there is none.
+    """
+    records = []
+    for number, line in enumerate(read_text(path, what).splitlines(), start=1):
+        if not line.strip():
+            continue
+        place = f"{what} {path}, line {number}"
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            raise InputError(f"{place}: not JSON ({error})") from None
+        if not isinstance(record, dict):
+            raise InputError(f"{place}: expected a JSON object")
+        missing = [key for key in texts if not isinstance(record.get(key), str) or not record[key].strip()]
+        if missing:
+            raise InputError(f"{place}: expected an object with the text {missing[0]!r}")
+        records.append(record)
+    if not records:
+        raise InputError(f"{what} {path}: holds no record; expected one JSON object a line")
+    return records

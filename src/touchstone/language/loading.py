@@ -15,7 +15,7 @@ import torch
 from touchstone.errors import InputError, MissingExtraError, TouchstoneError
 from touchstone.language import embedded
 
-__all__ = ["device_named", "dtype_named", "load", "save_dequantised"]
+__all__ = ["device_named", "dtype_named", "load", "save", "save_dequantised"]
 
 Say = Callable[[str], None]
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -146,6 +146,26 @@ def _forget_quantisation(module: Any) -> None:
         for name in ("quantization_config", "hf_quantizer", "is_quantized", "quantization_method"):
             if name in vars(holder):
                 delattr(holder, name)
+
+
+def save(module: Any, tokenizer: Any, folder: Path) -> None:
+    """Write a model and its tokenizer into a folder that is there, as safetensors that ``from_pretrained`` reads.
+
+    Unlike ``save_pretrained`` it draws no bar. Weights that share their memory are written once: a head that is tied to
+    the embedding is made of it when the model is read.
+    """
+    from safetensors.torch import save_file
+
+    weights: dict[str, torch.Tensor] = {}
+    seen: set[int] = set()
+    for name, value in module.state_dict().items():
+        if value.data_ptr() not in seen:
+            seen.add(value.data_ptr())
+            weights[name] = value.detach().cpu().contiguous()
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    module.config.save_pretrained(folder)
+    module.generation_config.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
 
 def save_dequantised(gguf_file: Path, folder: Path, say: Say) -> None:

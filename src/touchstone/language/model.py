@@ -437,9 +437,7 @@ class LanguageModel:
 
     @contextmanager
     def _computing(self) -> Iterator[None]:
-        if self.threads is None:
-            self.threads = threads.fastest(self.module, self.device)
-        with torch.inference_mode(), threads.limited(self.threads):
+        with torch.inference_mode(), threads.suiting(self):
             yield
 
 

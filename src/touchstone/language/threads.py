@@ -6,13 +6,17 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from touchstone.errors import InputError
 
-__all__ = ["fastest", "limited"]
+if TYPE_CHECKING:
+    from touchstone.language.model import LanguageModel
+
+__all__ = ["fastest", "limited", "suiting"]
 
 _TINY = 5_000_000
 
@@ -43,6 +47,15 @@ def _seconds(count: int) -> float:
                 a @ b
             best = min(best, time.perf_counter() - start)
     return best
+
+
+@contextmanager
+def suiting(model: LanguageModel) -> Iterator[None]:
+    """Compute with the threads that suit the model inside the block; measured the first time it is asked."""
+    if model.threads is None:
+        model.threads = fastest(model.module, model.device)
+    with limited(model.threads):
+        yield
 
 
 @contextmanager

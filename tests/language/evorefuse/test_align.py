@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from touchstone.errors import InputError
+from touchstone.files import read_jsonl
 from touchstone.language.evorefuse import build_align
 from touchstone.language.evorefuse.align import (
     REFUSAL,
@@ -17,7 +18,7 @@ from touchstone.language.evorefuse.align import (
     unsafe_pairs,
 )
 from touchstone.language.evorefuse.grammar import Instruction, default_grammar
-from touchstone.language.evorefuse.result import Found, read_jsonl
+from touchstone.language.evorefuse.result import Found
 from touchstone.language.evorefuse.rules import calmed
 from touchstone.language.evorefuse.tuning import tune
 from touchstone.language.refusal import RefusalJudge
@@ -84,7 +85,7 @@ def test_bad_files(tmp_path, text, message):
 
 def test_a_found_record_needs_only_its_instruction(tmp_path):
     (tmp_path / "f.jsonl").write_text(json.dumps({"instruction": "a", "fitness": -2}) + "\n")
-    assert Found.of(read_jsonl(tmp_path / "f.jsonl", "instruction")[0]) == Found("", "a", -2.0)
+    assert Found.of(read_jsonl(tmp_path / "f.jsonl", texts=["instruction"])[0]) == Found("", "a", -2.0)
 
 
 def test_no_instruction_and_answers_that_do_not_fit_are_errors():

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from touchstone.errors import InputError
+from touchstone.files import read_jsonl
 from touchstone.language.evorefuse import Archive, EvoRefuse, default_rules
 from touchstone.language.evorefuse.archive import grammar_cells
 from touchstone.language.evorefuse.grammar import Grammar, Instruction
 from touchstone.language.evorefuse.mutants import Mutant
-from touchstone.language.evorefuse.result import Found, read_jsonl
+from touchstone.language.evorefuse.result import Found
 from touchstone.language.evorefuse.search import acceptance, temperature
 from touchstone.language.evorefuse.synthetic import SyntheticRefuser
 
@@ -264,7 +265,7 @@ def test_results_go_to_a_file_and_back(tmp_path, small):
     refuser = SyntheticRefuser(2, small)
     out = EvoRefuse(refuser, **default_rules(small), fitness="prefix_mass", rounds=3).run(small.seeds())
     out.to_jsonl(tmp_path / "best.jsonl")
-    assert [Found.of(row) for row in read_jsonl(tmp_path / "best.jsonl", "instruction")] == out.best
+    assert [Found.of(row) for row in read_jsonl(tmp_path / "best.jsonl", texts=["instruction"])] == out.best
     level = float(np.median([one.fitness for one in out.candidates]))
     out.to_jsonl(tmp_path / "all.jsonl", at_least=level)
     kept = read_jsonl(tmp_path / "all.jsonl")

@@ -89,7 +89,7 @@ def test_a_language_model_is_trained_and_used(tmp_path, chains, make_tiny):
 def test_bad_input(tmp_path, chains):
     with pytest.raises(InputError, match="none"):
         run("label", tmp_path / "none.jsonl", "--out", tmp_path / "o")
-    with pytest.raises(InputError, match="record 1: expected the text"):
+    with pytest.raises(InputError, match="line 1: expected an object with the text 'text'"):
         run("train", write(tmp_path / "x.jsonl", [{"label": 1}]), "--out", tmp_path / "o")
     with pytest.raises(InputError, match="needs --judge"):
         run("label", chains, "--out", tmp_path / "o", "--endpoint", "http://x")

@@ -241,10 +241,10 @@ def test_behaviours_are_looked_at(tmp_path):
     assert (first.on_task, second.on_task) == (["c"], None)
     for text in ('{"goal": "a"}', "[1]", "{", '{"goal": "a", "target": "b", "on_task": "c"}'):
         path.write_text(text + "\n")
-        with pytest.raises(InputError, match="line 1"):
+        with pytest.raises(InputError, match=r"(line|record) 1"):
             read_behaviours(path)
     path.write_text("\n")
-    with pytest.raises(InputError, match="holds none"):
+    with pytest.raises(InputError, match="holds no record"):
         read_behaviours(path)
 
 

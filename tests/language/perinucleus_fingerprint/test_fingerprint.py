@@ -17,21 +17,21 @@ from typer.testing import CliRunner
 from tests.language.conftest import tiny
 from touchstone.errors import InputError
 from touchstone.language import LanguageModel
+from touchstone.language.loading import save
+from touchstone.language.lora import apply_adapter, save_adapter
 from touchstone.language.perinucleus_fingerprint import (
     CollusionAllocation,
     Fingerprinter,
     FingerprintSet,
-    apply_adapter,
     attack_table,
     check_proof,
     generate_fingerprints,
     plan_queries,
-    save_adapter,
     verify,
     verify_sequentially,
 )
 from touchstone.language.perinucleus_fingerprint.check import METRICS, Settings, check
-from touchstone.language.perinucleus_fingerprint.cli import _write_model, app
+from touchstone.language.perinucleus_fingerprint.cli import app
 from touchstone.language.perinucleus_fingerprint.collusion import answers, fingerprints_needed
 from touchstone.language.perinucleus_fingerprint.generating import _drawn, nucleus_edge
 from touchstone.language.perinucleus_fingerprint.rows import pack
@@ -205,7 +205,7 @@ def test_resumed_training_ends_where_the_uninterrupted_does(
         trainer.fit(base, pairs, checkpoint=place, every=2, progress=stop)
     resumed = trainer.fit(base, pairs, checkpoint=place, every=2)
     assert resumed.losses == pytest.approx(whole.losses, rel=1e-5)
-    with pytest.raises(InputError, match="other fingerprints"):
+    with pytest.raises(InputError, match="of another run"):
         Fingerprinter(lr=2e-2, max_steps=6).fit(base, pairs, checkpoint=place)
 
 
@@ -389,7 +389,7 @@ def test_commands(base: LanguageModel, tmp_path: Path) -> None:
     run = CliRunner().invoke
     plain = tmp_path / "plain"
     plain.mkdir()
-    _write_model(base, plain)
+    save(base.module, base.tokenizer, plain)
     of = ["--model", str(plain)]
     ledger, copy = tmp_path / "fp.json", tmp_path / "copy"
     made = run(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from touchstone.errors import InputError
+from touchstone.language.options import Device, Json, Model, Seed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,7 +29,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Model = Annotated[str, typer.Option("--model", help="A folder, a .gguf file, a Hugging Face id or 'default'.")]
 Plane = Annotated[Path, typer.Option("--plane", help="File written by `steer fit`.")]
 Degrees = Annotated[float, typer.Option("--degrees", help="0 is along the positive prompts, about 180 away from them.")]
 Adaptive = Annotated[bool, typer.Option(help="Turn only activations on the positive side of the feature.")]
@@ -36,9 +36,6 @@ Form = Annotated[str, typer.Option(help="set (turn to the angle) or rotate (turn
 Layers = Annotated[str, typer.Option(help="all, discriminative, or block numbers such as 3,4,5.")]
 System = Annotated[str | None, typer.Option(help="System message.")]
 Tokens = Annotated[int, typer.Option("--max-new-tokens", help="Length of a reply.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, …")]
-Seed = Annotated[int, typer.Option(help="Every random number follows from it.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout and nothing else.")]
 Prompts = Annotated[Path, typer.Option("--prompts", help="File with one prompt a line.")]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from touchstone.errors import InputError
+from touchstone.language.options import Json, Seed
 
 if TYPE_CHECKING:
     from touchstone.language.deep_value_benchmark.benchmark import DeepValueBenchmark
@@ -24,8 +25,6 @@ app = typer.Typer(
 
 Attributes = Annotated[Path | None, typer.Option(help="TOML with your own values, traits and contexts.")]
 Match = Annotated[bool, typer.Option("--match-signal", help="Make values and traits as legible as each other.")]
-Seed = Annotated[int, typer.Option(help="Every random number follows from it.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout and nothing else.")]
 Tuples = Annotated[int, typer.Option(min=1, help="Tuples of two values, two traits and a context.")]
 Tests = Annotated[int, typer.Option(min=1, help="Trials of each in which value and trait conflict.")]
 Controls = Annotated[int, typer.Option(min=0, help="Trials of each in which they agree.")]

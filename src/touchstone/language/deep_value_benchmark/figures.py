@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from touchstone.drawing import axes
 from touchstone.evidence import Figure, Measurement
 
 __all__ = ["confounding", "probes", "rates"]
@@ -15,7 +15,7 @@ __all__ = ["confounding", "probes", "rates"]
 
 def rates(name: str, title: str, measured: Sequence[Measurement]) -> Figure:
     """Rates with their intervals against one half."""
-    fig, ax = _axes(0.45 * len(measured) + 1.2)
+    fig, ax = axes(height=0.45 * len(measured) + 1.2)
     y = np.arange(len(measured))[::-1]
     for place, one in zip(y, measured, strict=True):
         if one.low is not None and one.high is not None:
@@ -29,7 +29,7 @@ def rates(name: str, title: str, measured: Sequence[Measurement]) -> Figure:
 
 def confounding(curve: pd.DataFrame, crosses: float) -> Figure:
     """The rate over the correlation of value and trait in the examples."""
-    fig, ax = _axes(3.4)
+    fig, ax = axes(height=3.4)
     ax.fill_between(curve["correlation"], curve["low"], curve["high"], color="#17508c", alpha=0.2, linewidth=0)
     ax.plot(curve["correlation"], curve["rate"], "o-", color="#17508c")
     ax.axhline(0.5, color="#444444", linewidth=1, linestyle="--")
@@ -42,7 +42,7 @@ def confounding(curve: pd.DataFrame, crosses: float) -> Figure:
 
 def probes(frame: pd.DataFrame) -> Figure:
     """Accuracy of probes for values and traits by block."""
-    fig, ax = _axes(3.4)
+    fig, ax = axes(height=3.4)
     for kind, style in (("value", "o-"), ("trait", "s--")):
         part = frame[frame["kind"] == kind]
         spread = [part["accuracy"] - part["low"], part["high"] - part["accuracy"]]
@@ -51,15 +51,3 @@ def probes(frame: pd.DataFrame) -> Figure:
     ax.set(xlabel="block", ylabel="accuracy in pairs, unseen phrases", ylim=(0.3, 1))
     ax.legend(frameon=False)
     return Figure.draw("probes", "Values and traits can be read from the model's states", fig)
-
-
-def _axes(height: float) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure as Canvas
-
-    fig = Canvas(figsize=(6.4, height), layout="constrained")
-    ax = fig.add_subplot()
-    ax.grid(True, color="#dddddd")
-    ax.set_axisbelow(True)
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
-    return fig, ax

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from touchstone.errors import InputError
-from touchstone.language.evorefuse.result import EvoResult, Found, read_jsonl, write_jsonl
+from touchstone.files import read_jsonl, write_jsonl
+from touchstone.language.evorefuse.result import EvoResult, Found
 from touchstone.language.refusal import RefusalJudge
 
 if TYPE_CHECKING:
@@ -122,5 +123,5 @@ def unsafe_pairs(prompts: Sequence[str], *, refusal: str = REFUSAL) -> list[Pref
 
 def read_align(path: str | Path) -> list[Preference]:
     """Records of a JSONL file with ``prompt``, ``chosen`` and ``rejected``."""
-    rows: list[dict[str, Any]] = read_jsonl(path, "prompt", "chosen", "rejected")
+    rows: list[dict[str, Any]] = read_jsonl(path, texts=("prompt", "chosen", "rejected"))
     return [Preference(row["prompt"], row["chosen"], row["rejected"]) for row in rows]

@@ -91,7 +91,7 @@ def gradient_search(
     import torch
 
     from touchstone.language.batching import pad_left
-    from touchstone.language.evorefuse.influence import frozen
+    from touchstone.language.gradients import frozen
 
     rng = np.random.default_rng(seed)
     [target] = model.encode_continuation(opener)

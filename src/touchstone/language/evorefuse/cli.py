@@ -13,16 +13,14 @@ import typer
 from touchstone.errors import InputError
 from touchstone.language.evorefuse import cli_options
 from touchstone.language.evorefuse.cli_options import (
-    Device,
     Endpoint,
-    Json,
     JudgeName,
     Model,
     Replace,
-    Seed,
     System,
     Tokens,
 )
+from touchstone.language.options import Device, Json, Seed
 
 __all__ = ["app"]
 
@@ -223,7 +221,9 @@ def trigger(
             "contrasts": [asdict(pair) for pair in pairs],
             "words": ranking.to_dict("records"),
         }
-        typer.echo(json.dumps(cli_options.without_nan(shown), indent=2, ensure_ascii=False))
+        from touchstone.evidence import finite
+
+        typer.echo(json.dumps(finite(shown), indent=2, ensure_ascii=False))
         return
     nearest = {pair.refused: pair for pair in pairs}
     for one in found:
@@ -274,12 +274,13 @@ def align(
     as_json: Json = False,
 ) -> None:
     """Pair every false alarm with a helpful answer and a refusal."""
+    from touchstone.files import read_jsonl
     from touchstone.language.evorefuse.align import answers_of, build_align
     from touchstone.language.evorefuse.grammar import default_grammar
-    from touchstone.language.evorefuse.result import Found, read_jsonl
+    from touchstone.language.evorefuse.result import Found
     from touchstone.language.evorefuse.rules import calmed
 
-    records = [Found.of(row) for row in read_jsonl(found, "instruction")]
+    records = [Found.of(row) for row in read_jsonl(found, texts=["instruction"])]
     judge = cli_options.judge(refusal_judge)
     bars, grammar = cli_options.bars(), default_grammar()
     rewording = partial(calmed, grammar) if calm else None

@@ -26,9 +26,6 @@ Endpoint = Annotated[
 ]
 System = Annotated[str | None, typer.Option("--system", help="System message.")]
 Tokens = Annotated[int, typer.Option("--max-new-tokens", help="Length of a reply.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, …")]
-Seed = Annotated[int, typer.Option(help="Every random number follows from it.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout and nothing else.")]
 JudgeName = Annotated[
     str, typer.Option("--refusal-judge", help="tfidf, prefix, substring, or a classifier's folder or id.")
 ]
@@ -106,7 +103,7 @@ def writers(
 
 def prompts(path: Path) -> list[str]:
     """Prompts of a JSONL file under ``instruction`` or ``prompt``, or of a text file, one a line."""
-    from touchstone.language.evorefuse.result import read_jsonl
+    from touchstone.files import read_jsonl
     from touchstone.language.prompt import read_prompts
 
     if path.suffix != ".jsonl":
@@ -119,11 +116,11 @@ def prompts(path: Path) -> list[str]:
 
 
 def benign(path: Path, model: Any, system: str | None, tokens: int, bars: Bars) -> list[Preference]:
+    from touchstone.files import read_jsonl
     from touchstone.language.evorefuse.align import REFUSAL, Preference, answers_of, benign_pairs
-    from touchstone.language.evorefuse.result import read_jsonl
 
     if path.suffix == ".jsonl":
-        rows = read_jsonl(path, "prompt", "chosen")
+        rows = read_jsonl(path, texts=("prompt", "chosen"))
         return [Preference(row["prompt"], row["chosen"], row.get("rejected") or REFUSAL) for row in rows]
     plain = prompts(path)
     bars.say(f"answering {len(plain)} plain prompts with the model itself")
@@ -137,11 +134,3 @@ def remarks(found: Any) -> list[str]:
             f"{len(found.disagreements)} candidates on which the judges differ were dropped; --json shows them"
         )
     return lines
-
-
-def without_nan(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: without_nan(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [without_nan(item) for item in value]
-    return None if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))) else value

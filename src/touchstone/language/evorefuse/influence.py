@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +13,12 @@ from torch import Tensor, nn
 
 from touchstone.errors import InputError
 from touchstone.language import threads
+from touchstone.language.gradients import frozen
 
 if TYPE_CHECKING:
     from touchstone.language.model import LanguageModel
 
-__all__ = ["Attribution", "attribution", "frozen", "gradient_scores"]
+__all__ = ["Attribution", "attribution", "gradient_scores"]
 
 
 @dataclass(frozen=True)
@@ -91,10 +91,8 @@ def attribution(
         raise InputError(f"opener {opener!r}: no tokens; expected at least one")
     if layer is not None and not 0 <= layer < len(model.blocks):
         raise InputError(f"layer {layer}: the model has blocks 0 to {len(model.blocks) - 1}")
-    if model.threads is None:
-        model.threads = threads.fastest(model.module, model.device)
     row = torch.tensor([ids], device=model.device)
-    with threads.limited(model.threads):
+    with threads.suiting(model):
         if layer is None:
             raw, loss = gradient_scores(model.module, row, torch.tensor(first, device=model.device))
             scores = raw[0]
@@ -148,19 +146,6 @@ def _flow(module: Any, ids: Tensor, target: int, layer: int) -> tuple[Tensor, Te
     # A token is seen by itself and by those after it: the mean is over these.
     seen_by = torch.arange(flow.shape[0], 0, -1, device=flow.device)
     return flow.sum(dim=0) / seen_by, loss.detach().reshape(1)
-
-
-@contextmanager
-def frozen(module: nn.Module) -> Iterator[None]:
-    """No gradients of weights, which would only take time and memory."""
-    learnt = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    for parameter in learnt:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in learnt:
-            parameter.requires_grad_(True)
 
 
 def _located(model: LanguageModel, ids: list[int], prompt: str, system: str | None) -> tuple[list[str], np.ndarray]:

@@ -229,9 +229,7 @@ def _trained(
     rows = [_row(model, record, method, system) for mine in kinds.values() for record in mine]
     order = np.random.default_rng(seed).permutation(len(rows))
     held = max(1, round(recipe.validation * len(rows)))
-    if model.threads is None:
-        model.threads = threads.fastest(model.module, model.device)
-    with _quietly(), threads.limited(model.threads):
+    with _quietly(), threads.suiting(model):
         trainer_class, config_class, own = _trainer(method, recipe)
         arguments: dict[str, Any] = {
             "output_dir": scratch,

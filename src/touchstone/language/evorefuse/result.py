@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from touchstone.errors import InputError
-from touchstone.files import read_text, write_text
+from touchstone.files import write_jsonl
 
-__all__ = ["EvoResult", "Found", "read_jsonl", "write_jsonl"]
+__all__ = ["EvoResult", "Found"]
 
 
 @dataclass(frozen=True)
@@ -99,35 +96,3 @@ class EvoResult:
     def to_jsonl(self, path: str | Path, *, at_least: float | None = None) -> None:
         """Write :attr:`best`, one JSON object a line; with ``at_least`` all candidates that are at least that fit."""
         write_jsonl(path, [asdict(found) for found in (self.best if at_least is None else self.refused(at_least))])
-
-
-def write_jsonl(path: str | Path, records: Sequence[dict[str, Any]]) -> None:
-    """One JSON object a line."""
-    write_text(path, "".join(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in records))
-
-
-def read_jsonl(path: str | Path, *keys: str) -> list[dict[str, Any]]:
-    """Objects of a JSONL file, each with ``keys`` as texts that are not empty.
-
-    Raises
-    ------
-    InputError
-        With the line that is not such an object; or if there is none.
-    """
-    records = []
-    for number, line in enumerate(read_text(path, "file").splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except ValueError as error:
-            raise InputError(f"{path}, line {number}: not JSON ({error})") from None
-        missing = [
-            k for k in keys if not isinstance(record, dict) or not isinstance(record.get(k), str) or not record[k]
-        ]
-        if missing:
-            raise InputError(f"{path}, line {number}: expected an object with the text {missing[0]!r}")
-        records.append(record)
-    if not records:
-        raise InputError(f"{path}: holds no record")
-    return records

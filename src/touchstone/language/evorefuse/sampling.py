@@ -42,9 +42,7 @@ class Drawn:
 @contextmanager
 def computing(model: LanguageModel) -> Iterator[None]:
     """Inference with the model's own thread count."""
-    if model.threads is None:
-        model.threads = threads.fastest(model.module, model.device)
-    with torch.inference_mode(), threads.limited(model.threads):
+    with torch.inference_mode(), threads.suiting(model):
         yield
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from touchstone.errors import InputError
-from touchstone.files import read_text, write_text
+from touchstone.files import read_jsonl
 
 __all__ = [
     "BOXED",
@@ -19,10 +17,8 @@ __all__ = [
     "Context",
     "extract_answer",
     "read_cases",
-    "read_jsonl",
     "split_steps",
     "texts_of",
-    "write_jsonl",
 ]
 
 Context = Literal["first", "all", "none"]
@@ -105,29 +101,6 @@ def texts_of(chain: Chain, context: Context = "first") -> list[str]:
         f"{ask}\n\n{step}" if ask and (context == "all" or (context == "first" and i == 0)) else step
         for i, step in enumerate(chain.steps)
     ]
-
-
-def read_jsonl(path: str | Path, what: str) -> list[dict[str, Any]]:
-    """Records of a JSON lines file; raises :class:`InputError` naming the line that is none."""
-    rows = []
-    for number, line in enumerate(read_text(path, what).splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if not isinstance(row, dict):
-            raise InputError(f"{what} {path}, line {number}: expected a JSON object")
-        rows.append(row)
-    if not rows:
-        raise InputError(f"{what} {path}: holds none; expected one JSON object a line")
-    return rows
-
-
-def write_jsonl(path: str | Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Write records as JSON lines."""
-    write_text(path, "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows))
 
 
 def read_cases(path: str | Path, *, mode: Split = "blank", pattern: str = BOXED) -> list[Case]:

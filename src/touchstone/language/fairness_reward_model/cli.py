@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from touchstone.errors import InputError
+from touchstone.language.options import Json, Seed
 
 if TYPE_CHECKING:
     from touchstone.language.fairness_reward_model.chains import Case
@@ -24,8 +25,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout and nothing else.")]
-Seed = Annotated[int, typer.Option(help="Every random number follows from it.")]
 Chains = Annotated[
     Path, typer.Argument(help="JSONL with case_id, and text or steps; answer, question, label, group if known.")
 ]
@@ -46,13 +45,12 @@ def label(
     as_json: Json = False,
 ) -> None:
     """Label steps of reasoning as biased or unbiased."""
-    from touchstone.language.fairness_reward_model.chains import read_jsonl, write_jsonl
+    from touchstone.files import read_jsonl, write_jsonl
     from touchstone.language.fairness_reward_model.labels import JudgeLabeler, RuleLabeler, StepLabeler
 
     if endpoint and not judge:
         raise InputError("--endpoint: needs --judge, the name it serves the model by")
-    rows = read_jsonl(steps, "steps")
-    _texts(rows, steps)
+    rows = read_jsonl(steps, "steps", texts=["text"])
     labeler: StepLabeler = JudgeLabeler(_asker(judge, endpoint)) if judge else RuleLabeler()
     found: list[int | None] = [None] * len(rows)
     for question in dict.fromkeys(str(row.get("question", "")) for row in rows):
@@ -86,7 +84,8 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train a reward model on labelled steps; steps without a label are left out."""
-    from touchstone.language.fairness_reward_model.chains import Chain, read_jsonl, texts_of
+    from touchstone.files import read_jsonl
+    from touchstone.language.fairness_reward_model.chains import Chain, texts_of
     from touchstone.language.fairness_reward_model.lm import Training
     from touchstone.language.fairness_reward_model.reward import FairnessRewardModel
     from touchstone.language.fairness_reward_model.simulation import corpus
@@ -96,8 +95,7 @@ def train(
         learnt = corpus(seed=seed)
         texts, labels, dropped, context = list(learnt.steps), learnt.labels.tolist(), 0, "none"
     else:
-        rows = read_jsonl(steps, "steps")
-        _texts(rows, steps)
+        rows = read_jsonl(steps, "steps", texts=["text"])
         known = [row for row in rows if row.get("label") is not None]
         dropped, labels = len(rows) - len(known), [row["label"] for row in known]
         texts = [_read(row, context, Chain, texts_of) for row in known]
@@ -137,7 +135,7 @@ def score(
     as_json: Json = False,
 ) -> None:
     """Score chains, and show the steps that cost them."""
-    from touchstone.language.fairness_reward_model.chains import write_jsonl
+    from touchstone.files import write_jsonl
 
     cases, model = _cases(chains, split, pattern), _model(reward, encoder, device)
     flat = [(case, chain) for case in cases for chain in case.chains]
@@ -177,7 +175,7 @@ def vote(
     as_json: Json = False,
 ) -> None:
     """Decide every case by its chains; the record holds weights, and what a plain vote would have said."""
-    from touchstone.language.fairness_reward_model.chains import write_jsonl
+    from touchstone.files import write_jsonl
     from touchstone.language.fairness_reward_model.voting import FairVote
 
     cases, model = _cases(chains, split, pattern), _model(reward, encoder, device)
@@ -221,7 +219,7 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Accuracy and gaps between groups with intervals; beside the majority where the file holds it."""
-    from touchstone.language.fairness_reward_model.chains import read_jsonl
+    from touchstone.files import read_jsonl
     from touchstone.language.fairness_reward_model.fairness import GAPS, group_fairness_report
 
     rows = read_jsonl(decisions, "decisions")
@@ -255,12 +253,6 @@ def report(
                 typer.echo(f"  {name:12s} {value}")
         for g in numbers["groups"]:
             typer.echo("  " + "  ".join(f"{k} {v:.3f}" if isinstance(v, float) else f"{k} {v}" for k, v in g.items()))
-
-
-def _texts(rows: list[dict[str, Any]], path: Path) -> None:
-    for number, row in enumerate(rows, start=1):
-        if not isinstance(row.get("text"), str) or not row["text"].strip():
-            raise InputError(f"steps {path}, record {number}: expected the text 'text'")
 
 
 def _read(row: dict[str, Any], context: str, chain: Any, texts_of: Any) -> str:

@@ -66,7 +66,7 @@ class Evidence:
 
     Attributes
     ----------
-    cases : the test rows.
+    cases : the test rows, with their places in the frame as index.
     logit : of reoffending, by a regression on the other rows that does not see the group.
     label : whether they did within two years.
     group : place among :data:`GROUPS`.
@@ -110,7 +110,7 @@ def evidence(frame: pd.DataFrame, *, each: int = 250, seed: int = 0) -> Evidence
     y = frame["two_year_recid"].to_numpy() == 1
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(x[rest], y[rest])
     return Evidence(
-        frame.iloc[test].reset_index(drop=True),
+        frame.iloc[test],
         model.decision_function(x[test]),
         y[test],
         np.repeat(np.arange(len(GROUPS)), each),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
+from touchstone.drawing import axes
 from touchstone.evidence import Figure
 
 __all__ = ["frontier", "pairs", "transfer"]
@@ -14,7 +13,7 @@ __all__ = ["frontier", "pairs", "transfer"]
 
 def frontier(frame: pd.DataFrame) -> Figure:
     """Accuracy over the equalized-odds gap of every arm; the weighted vote as a line over its temperatures."""
-    fig, ax = _axes(6.6, 4.6)
+    fig, ax = axes(6.6, 4.6)
     line = frame[frame["tau"].notna()].sort_values("eodds_sum", ascending=False)
     ax.plot(line["eodds_sum"], line["accuracy"], "o-", color="#17508c", lw=2.2, label="fairness-weighted vote")
     # The mildest temperatures lie close together.
@@ -33,7 +32,7 @@ def frontier(frame: pd.DataFrame) -> Figure:
 
 def transfer(frame: pd.DataFrame) -> Figure:
     """Equalized-odds gap over a plain vote's, by what the reward model learnt from and where it is used."""
-    fig, ax = _axes(5.6, 3.2)
+    fig, ax = axes(5.6, 3.2)
     tasks = list(dict.fromkeys(frame["task"]))
     sources = list(dict.fromkeys(frame["learnt_from"]))
     for k, task in enumerate(tasks):
@@ -48,7 +47,7 @@ def transfer(frame: pd.DataFrame) -> Figure:
 
 def pairs(rows: pd.DataFrame) -> Figure:
     """Log-odds of a yes about the two people of each pair."""
-    fig, ax = _axes(6.2, 0.32 * len(rows) + 1.4)
+    fig, ax = axes(6.2, 0.32 * len(rows) + 1.4)
     y = np.arange(len(rows))[::-1]
     ax.hlines(y, rows["first_log_odds"], rows["second_log_odds"], color="#b8c4d0", lw=2)
     ax.plot(rows["first_log_odds"], y, "o", color="#17508c", label="first person")
@@ -58,15 +57,3 @@ def pairs(rows: pd.DataFrame) -> Figure:
     ax.set_yticklabels([f"{row.attribute}, rule says {'yes' if row.rule else 'no'}" for row in rows.itertuples()])
     ax.legend(frameon=False, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     return Figure.draw("pairs", "Two people who differ in one attribute", fig)
-
-
-def _axes(width: float, height: float) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure as Canvas
-
-    fig = Canvas(figsize=(width, height), layout="constrained")
-    ax = fig.add_subplot()
-    ax.grid(True, color="#dddddd")
-    ax.set_axisbelow(True)
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
-    return fig, ax

@@ -119,8 +119,7 @@ class LmHead:
         learnt = self._learnt()
         optimiser = torch.optim.AdamW(learnt.values(), lr=self.training.rate, betas=(0.9, 0.95))
         start = 0 if checkpoint is None else self._resumed(Path(checkpoint), optimiser)
-        count = self.encoder.threads or threads.fastest(self.encoder.module, self.encoder.device)
-        with threads.limited(count), torch.random.fork_rng(devices=[]):
+        with threads.suiting(self.encoder), torch.random.fork_rng(devices=[]):
             for epoch in range(start, self.training.epochs):
                 # Each epoch has its own seed, so that one that goes on is the one that never stopped.
                 torch.manual_seed(1_000_003 * self.seed + epoch)
@@ -162,7 +161,7 @@ class LmHead:
         ids = [self._ids(text) for text in texts]
         found = np.zeros(len(ids))
         self._body.eval()
-        with torch.inference_mode(), threads.limited(self.encoder.threads or 1):
+        with torch.inference_mode(), threads.suiting(self.encoder):
             for rows in batches([len(row) for row in ids], len(ids) or 1, budget=budget):
                 found[rows] = torch.sigmoid(self._logits([ids[i] for i in rows])).double().cpu().numpy()
         return found

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from touchstone.bootstrap import clustered
-from touchstone.evidence import Figure, Finding, Limit, Measurement, Table
+from touchstone.evidence import Figure, Finding, Measurement, Table
 from touchstone.language.fairness_reward_model import compas, figures
 from touchstone.language.fairness_reward_model.fairness import gaps
 from touchstone.language.fairness_reward_model.reward import FairnessRewardModel
@@ -42,19 +42,17 @@ def transfer(size: TransferSize, run: Run) -> tuple[list[Finding], list[Table], 
         f"largest gap over the majority's ({worst.learnt_from} to {worst.task})", float(worst.eodds_ratio), n=len(means)
     )
     findings = [
-        Finding(
+        Finding.held_to(
             "transfer-auc",
             "Reward models that learnt one kind of bias tell biased chains about others apart, mean AUC at least 0.8.",
-            Limit(">=", 0.8).judge(auc),
             auc,
-            limit=">= 0.8",
+            ">= 0.8",
         ),
-        Finding(
+        Finding.held_to(
             "transfer-gap",
             "Each of them brings the equalized-odds gap on each task to at most 0.8 of the majority's, at τ = 0.01.",
-            Limit("<=", 0.8).judge(ratio),
             ratio,
-            limit="<= 0.8",
+            "<= 0.8",
         ),
     ]
     table = Table("transfer", "What each reward model learnt from, and what it does on each task", means)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from touchstone.errors import InputError
+from touchstone.language.options import Device, Dtype, Model, Seed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,15 +29,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Model = Annotated[str, typer.Option("--model", help="A folder, a .gguf file, a Hugging Face id or 'default'.")]
 Prompt = Annotated[
     str, typer.Option("--prompt", help="Instruction in front of the body; '' for none (see the page for why not).")
 ]
 Symbols = Annotated[str, typer.Option("--symbols", help="Common and rare symbol, single tokens, with a comma between.")]
 Text = Annotated[Path | None, typer.Option("--text", help="File with a text to change, in place of a pattern.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, …")]
-Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
-Seed = Annotated[int, typer.Option(help="Every random number follows from it.")]
 Out = Annotated[Path | None, typer.Option("--out", help="JSON file to write the report to.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON on stdout and nothing else.")]
 

@@ -31,9 +31,7 @@ _PIECE = 64
 @contextmanager
 def computing(model: LanguageModel) -> Iterator[None]:
     """Inference with the thread count that suits the model."""
-    if model.threads is None:
-        model.threads = threads.fastest(model.module, model.device)
-    with torch.inference_mode(), threads.limited(model.threads):
+    with torch.inference_mode(), threads.suiting(model):
         yield
 
 

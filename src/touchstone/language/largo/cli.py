@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from touchstone.errors import InputError
+from touchstone.language.options import Device, Json, Model, Seed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +33,6 @@ File = Annotated[
     typer.Argument(help="JSONL of yours: goal, target (opening words of a reply that complies), on_task (words)."),
 ]
 Own = Annotated[bool, typer.Option("--own-model", help="You own the model or answer for it, and test it to harden it.")]
-Model = Annotated[str, typer.Option("--model", help="A folder, a .gguf file, a Hugging Face id, or 'default'.")]
 System = Annotated[str | None, typer.Option("--system", help="System message that holds your rule.")]
 Length = Annotated[int, typer.Option("--suffix-len", min=1, help="Tokens of the text that is looked for.")]
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds of LARGO; each tries one text.")]
@@ -41,9 +41,6 @@ Rate = Annotated[float, typer.Option("--lr", help="Step size; the paper's 1e-3 i
 Spend = Annotated[int | None, typer.Option("--budget", min=1, help="Token-forwards a behaviour.")]
 Keep = Annotated[bool, typer.Option("--keep-text", help="Write texts and replies in clear, not as hashes.")]
 Out = Annotated[Path | None, typer.Option("--out", help="JSONL of the results.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, …")]
-Seed = Annotated[int, typer.Option(help="Every random number follows from it.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout and nothing else.")]
 
 _ATTACKS = ("largo", "gcg", "genetic", "zero-latent", "random-latent", "nearest-token", "uniform")
 
@@ -101,9 +98,11 @@ def attack(
         answers = tool.model.generate(harmless, system=system)
         export_pairs(pairs, found, list(zip(harmless, answers, strict=True)))
     if as_json:
+        from touchstone.evidence import finite
+
         rows = [one.record(keep_text=keep_text) for one in results]
         shown = {"results": rows, "defences": None if defences is None else defences.to_dict("records")}
-        typer.echo(json.dumps(_finite(shown), indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(finite(shown), indent=2, ensure_ascii=False))
         return
     _print_results(results, keep_text)
     if defences is not None:
@@ -159,7 +158,9 @@ def compare(
 
         write_bytes(plot, figures.survival(survival(results, budget)).png)
     if as_json:
-        typer.echo(json.dumps(_finite(board.to_dict("records")), indent=2))
+        from touchstone.evidence import finite
+
+        typer.echo(json.dumps(finite(board.to_dict("records")), indent=2))
         return
     typer.echo(board.to_string(index=False, float_format="{:.3g}".format))
 
@@ -360,11 +361,3 @@ def _print_results(results: Sequence[LargoResult], keep_text: bool) -> None:
         )
     guarded = [one for one in results if not one.plain_broke]
     typer.echo(f"{sum(one.broke for one in guarded)} of {len(guarded)} guards gave way")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and value != value else value

@@ -78,7 +78,7 @@ class PerplexityFilter:
             if len(ids) < 2:
                 found.append((0.0, 0.0))
                 continue
-            with torch.inference_mode(), threads.limited(model.threads or 1):
+            with torch.inference_mode(), threads.suiting(model):
                 given = torch.tensor([ids], device=model.device)
                 logits = model.module(given, use_cache=False).logits[0, :-1].float()
                 losses = torch.nn.functional.cross_entropy(logits, given[0, 1:], reduction="none").cpu().numpy()

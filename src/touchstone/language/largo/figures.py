@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
+from touchstone.drawing import axes
 from touchstone.evidence import Figure
 
 __all__ = ["early", "survival"]
@@ -16,7 +15,7 @@ _STYLES = ["-", "--", ":", "-."]
 
 def survival(frame: pd.DataFrame) -> Figure:
     """Share of guards that hold over token-forwards."""
-    fig, ax = _axes(4.2)
+    fig, ax = axes(height=4.2)
     for i, (name, part) in enumerate(frame.groupby("attack", sort=False)):
         ax.step(
             part["tokens_forward"], part["holds"], _STYLES[i % len(_STYLES)], where="post", label=name,
@@ -31,7 +30,7 @@ def survival(frame: pd.DataFrame) -> Figure:
 
 def early(board: pd.DataFrame, checks: int) -> Figure:
     """Share of guards broken within a number of checks."""
-    fig, ax = _axes(0.36 * len(board) + 1.3)
+    fig, ax = axes(height=0.36 * len(board) + 1.3)
     y = np.arange(len(board))[::-1]
     ax.barh(y, board[f"within_{checks}"], color=["#17508c" if a == "LARGO" else "#b8c4d0" for a in board["attack"]])
     for place, value in zip(y, board[f"within_{checks}"], strict=True):
@@ -39,15 +38,3 @@ def early(board: pd.DataFrame, checks: int) -> Figure:
     ax.set(yticks=y, yticklabels=board["attack"], xlim=(0, 1.12))
     ax.set_xlabel(f"share of guards broken within {checks} texts tried")
     return Figure.draw("early", f"Guards broken within {checks} texts", fig)
-
-
-def _axes(height: float) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure as Canvas
-
-    fig = Canvas(figsize=(6.4, height), layout="constrained")
-    ax = fig.add_subplot()
-    ax.grid(True, color="#dddddd")
-    ax.set_axisbelow(True)
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
-    return fig, ax

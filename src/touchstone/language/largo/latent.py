@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -12,12 +11,13 @@ from torch import Tensor, nn
 
 from touchstone.errors import InputError
 from touchstone.language import threads
+from touchstone.language.gradients import frozen
 from touchstone.language.largo.slot import Slot
 
 if TYPE_CHECKING:
     from touchstone.language.model import LanguageModel
 
-__all__ = ["Descent", "Start", "embedding_table", "frozen", "start"]
+__all__ = ["Descent", "Start", "embedding_table", "start"]
 
 Start = Literal["zeros", "mean_embedding", "random"]
 
@@ -72,7 +72,7 @@ class Descent:
         optimiser = torch.optim.Adam([free], lr=self.lr, weight_decay=self.weight_decay)
         losses: list[float] = []
         model = batches[0][0].model
-        with torch.inference_mode(False), torch.enable_grad(), frozen(model.module), threads.limited(_threads(model)):
+        with torch.inference_mode(False), torch.enable_grad(), frozen(model.module), threads.suiting(model):
             for batch in batches:
                 optimiser.zero_grad(set_to_none=True)
                 losses.append(sum(_backward(slot, free, len(batch)) for slot in batch))
@@ -80,7 +80,7 @@ class Descent:
                 optimiser.step()
                 if self.radius is not None:
                     _into_ball(free, middle, self.radius)
-        with torch.no_grad(), threads.limited(_threads(model)):
+        with torch.no_grad(), threads.suiting(model):
             last = batches[-1]
             losses.append(sum(float(slot.losses(free.detach()[None]).mean()) for slot in last) / len(last))
         return free.detach(), losses
@@ -123,22 +123,3 @@ def _into_ball(free: Tensor, middle: Tensor, radius: float) -> None:
     with torch.no_grad():
         moved = free - middle
         free.copy_(middle + moved * (radius / moved.norm(dim=-1, keepdim=True).clamp(min=1e-12)).clamp(max=1.0))
-
-
-def _threads(model: LanguageModel) -> int:
-    if model.threads is None:
-        model.threads = threads.fastest(model.module, model.device)
-    return model.threads
-
-
-@contextmanager
-def frozen(module: nn.Module) -> Iterator[None]:
-    """No gradients of weights, which would only take time and memory."""
-    learnt = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    for parameter in learnt:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in learnt:
-            parameter.requires_grad_(True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from touchstone.errors import InputError
-from touchstone.files import write_text
+from touchstone.files import write_jsonl
 from touchstone.language.largo.result import Behaviour
 
 __all__ = ["REFUSAL", "export_pairs"]
@@ -55,5 +54,5 @@ def export_pairs(
         text = found[i % len(found)][1]
         rows.append({"prompt": f"{prompt}{joint}{text}", "completion": answer, "kind": "answer"})
         rows.append({"prompt": prompt, "completion": answer, "kind": "answer"})
-    write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    write_jsonl(path, rows)
     return len(rows)

@@ -77,7 +77,7 @@ def reflect(
     temperature : of the samples.
     cached : keep keys and values between steps; without it every step reads everything anew.
     """
-    with torch.inference_mode(), threads.limited(_threads(model)):
+    with torch.inference_mode(), threads.suiting(model):
         rows = 1 + samples
         given = _given(model, frame, latent, special)
         said = torch.zeros((rows, 0), dtype=torch.long, device=model.device)
@@ -125,9 +125,3 @@ def _chosen(logits: Tensor, temperature: float, generator: torch.Generator) -> T
         return best
     drawn = torch.multinomial(torch.softmax(logits[1:].cpu() / temperature, -1), 1, generator=generator)
     return torch.cat([best[:1], drawn.squeeze(-1).to(best.device)])
-
-
-def _threads(model: LanguageModel) -> int:
-    if model.threads is None:
-        model.threads = threads.fastest(model.module, model.device)
-    return model.threads

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from touchstone.errors import InputError
-from touchstone.files import read_text, write_text
+from touchstone.files import read_jsonl, write_jsonl
 from touchstone.tensors import write_tensors
 
 __all__ = ["Attempt", "Behaviour", "LargoResult", "digest", "read_behaviours", "write_latents", "write_results"]
@@ -140,8 +139,7 @@ def digest(text: str) -> str:
 
 def write_results(path: str | Path, results: Sequence[LargoResult], *, keep_text: bool = False) -> None:
     """Write results as JSON lines; texts only as hashes unless ``keep_text``."""
-    lines = [json.dumps(one.record(keep_text=keep_text), ensure_ascii=False, allow_nan=False) for one in results]
-    write_text(path, "".join(f"{line}\n" for line in lines))
+    write_jsonl(path, [one.record(keep_text=keep_text) for one in results])
 
 
 def write_latents(path: str | Path, results: Sequence[LargoResult]) -> None:
@@ -160,19 +158,9 @@ def read_behaviours(path: str | Path) -> list[Behaviour]:
         Naming the line that is not such a record.
     """
     found = []
-    for number, line in enumerate(read_text(path, "behaviours").splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if not isinstance(row, dict) or not all(isinstance(row.get(key), str) for key in ("goal", "target")):
-            raise InputError(f"behaviours {path}, line {number}: expected JSON with the texts 'goal' and 'target'")
+    for number, row in enumerate(read_jsonl(path, "behaviours", texts=("goal", "target")), start=1):
         words = row.get("on_task")
         if words is not None and not (isinstance(words, list) and all(isinstance(word, str) for word in words)):
-            raise InputError(f"behaviours {path}, line {number}: 'on_task' is not a list of words")
+            raise InputError(f"behaviours {path}, record {number}: 'on_task' is not a list of words")
         found.append(Behaviour(row["goal"], row["target"], words or None))
-    if not found:
-        raise InputError(f"behaviours {path}: holds none; expected one JSON record a line")
     return found

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from touchstone.errors import InputError
 from touchstone.language import threads
+from touchstone.language.gradients import frozen
 from touchstone.language.largo.largo import as_texts, back_projected, spoken
-from touchstone.language.largo.latent import Descent, Start, embedding_table, frozen, start
+from touchstone.language.largo.latent import Descent, Start, embedding_table, start
 from touchstone.language.largo.slot import embedded
 from touchstone.language.largo.trial import Attack, Trial
 
@@ -189,7 +190,7 @@ class GCG(Attack):
     def _swaps(self, trial: Trial, ids: Tensor) -> Tensor:
         """Random single swaps of ``ids`` [n] among the best of each position, int64 [width, n], as they retokenise."""
         free = embedded(self.model, ids.tolist()).requires_grad_()
-        with torch.enable_grad(), frozen(self.model.module), threads.limited(self.model.threads or 1):
+        with torch.enable_grad(), frozen(self.model.module), threads.suiting(self.model):
             [gradient] = torch.autograd.grad(trial.slot.losses(free[None]).sum(), free)
         allowed = trial.words.ids
         steep = -(gradient.float() @ self._table[allowed].T)

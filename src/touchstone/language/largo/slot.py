@@ -114,7 +114,7 @@ class Slot:
         """Loss after each whole prompt given as token ids, in nats a target token."""
         if not prompts:
             return []
-        with torch.inference_mode(), threads.limited(self._threads()):
+        with torch.inference_mode(), threads.suiting(self.model):
             found = scoring.score(self.model, prompts, [[self.target_ids] for _ in prompts], batch_size=batch_size).mean
         return [-float(value) for value in found[:, 0]]
 
@@ -152,11 +152,6 @@ class Slot:
                 module(inputs_embeds=self._head[None], **extra)
             self._kept = [(layer.keys.detach(), layer.values.detach()) for layer in cache.layers]
         return self._kept
-
-    def _threads(self) -> int:
-        if self.model.threads is None:
-            self.model.threads = threads.fastest(self.model.module, self.model.device)
-        return self.model.threads
 
 
 def _wide(values: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from touchstone.errors import InputError
-from touchstone.language.loro.factors import generator
+from touchstone.language.loro.factors import Stream
 
 __all__ = ["NAME", "hide_heads", "orders"]
 
@@ -22,8 +22,8 @@ NAME = "touchstone_permuted"
 
 def orders(key: bytes, name: str, width: int) -> tuple[Tensor, Tensor]:
     """The secret orders of a layer's heads: one for queries and keys, one for values."""
-    rng = generator(key, f"heads {name}")
-    first, second = (torch.from_numpy(rng.permutation(width)) for _ in range(2))
+    stream = Stream(key, f"heads {name}")
+    first, second = (torch.from_numpy(stream.permutation(width)) for _ in range(2))
     return first, second
 
 

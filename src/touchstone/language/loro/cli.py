@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from touchstone.errors import InputError
+from touchstone.language.options import Json
 
 __all__ = ["app"]
 
@@ -19,10 +20,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout and nothing else.")]
 Rank = Annotated[int, typer.Option(min=1, help="Of a pair of factors.")]
 PoolSize = Annotated[int, typer.Option("--pool", min=1, help="Factors that layers of a width share.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, …")]
 
 
 @app.command()
@@ -39,6 +38,7 @@ def protect(
     as_json: Json = False,
 ) -> None:
     """Mask a model; secrets go into a file of their own that only you may read."""
+    from touchstone.files import write_text
     from touchstone.language import LanguageModel
     from touchstone.language.loro.protection import LoROConfig
     from touchstone.language.loro.protection import protect as mask_model
@@ -56,7 +56,7 @@ def protect(
     hidden = mask_model(loaded.module, config)
     hidden.save(out)
     report = threat_report(hidden)
-    (out / "THREATS.md").write_text(report, encoding="utf-8")
+    write_text(out / "THREATS.md", report)
     if as_json:
         typer.echo(json.dumps(hidden.summary() | {"out": str(out)}, indent=2))
         return

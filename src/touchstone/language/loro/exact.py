@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from touchstone.errors import InputError
-from touchstone.language.loro.factors import generator
+from touchstone.language.loro.factors import Stream
 
 __all__ = ["ExactLinear", "quantised"]
 
@@ -52,8 +52,8 @@ class ExactLinear:
             raise InputError(f"rank {rank}: expected 1 to {min(n, m)}")
         if n * 127 * 127 >= 2**31:
             raise InputError(f"weight: {n} rows; sums of {n} products of int8 do not fit 32 bits")
-        rng = generator(key, f"exact {name}")
-        left, right = (rng.integers(2**32, size=shape, dtype=np.uint32) for shape in ((n, rank), (rank, m)))
+        stream = Stream(key, f"exact {name}")
+        left, right = (stream.words(shape) for shape in ((n, rank), (rank, m)))
         whole, scale = quantised(weight, axis=0)
         return cls(_words(whole) + left @ right, scale, left, right)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import hmac
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,6 @@ __all__ = [
     "Stream",
     "bytes_per_layer",
     "bytes_pooled",
-    "generator",
 ]
 
 KEY_BYTES = 32
@@ -32,7 +30,10 @@ MaskKind = Literal["lowrank", "fwht"]
 
 
 class Stream:
-    """Bytes that follow from a key and a name: HMAC-SHA256 of the name and a counter.
+    """Bytes that follow from a key and a name: SHAKE-256 of both and of the number of the call.
+
+    Not a generator of numpy's: those can be computed on from what they gave, so that one input that an attacker knows
+    would tell the pads of all that follow.
 
     Parameters
     ----------
@@ -43,40 +44,37 @@ class Stream:
     def __init__(self, key: bytes, name: str) -> None:
         if len(key) != KEY_BYTES:
             raise InputError(f"key: {len(key)} bytes; expected {KEY_BYTES}")
-        self._key, self._name, self._counter, self._left = key, name.encode("utf-8"), 0, b""
+        self._key, self._name, self._calls = key, name.encode("utf-8"), 0
 
     def take(self, count: int) -> bytes:
-        """The next ``count`` bytes."""
-        while len(self._left) < count:
-            message = self._name + b"\x00" + self._counter.to_bytes(8, "big")
-            self._left += hmac.new(self._key, message, hashlib.sha256).digest()
-            self._counter += 1
-        found, self._left = self._left[:count], self._left[count:]
+        """``count`` fresh bytes."""
+        message = self._key + self._calls.to_bytes(8, "big") + self._name
+        self._calls += 1
+        return hashlib.shake_256(message).digest(count)
+
+    def words(self, shape: tuple[int, ...]) -> NDArray[np.uint32]:
+        """Words of 32 bits, each equally likely."""
+        return np.frombuffer(self.take(4 * math.prod(shape)), dtype="<u4").astype(np.uint32).reshape(shape)
+
+    def uniform(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        """Numbers in (0, 1), of 53 bits."""
+        words = np.frombuffer(self.take(8 * math.prod(shape)), dtype="<u8") >> np.uint64(11)
+        found: NDArray[np.float64] = (words.astype(np.float64) + 0.5) / 2.0**53
+        return found.reshape(shape)
+
+    def normal(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        """Standard normal numbers (Box and Muller 1958)."""
+        u, v = self.uniform(shape), self.uniform(shape)
+        found: NDArray[np.float64] = np.sqrt(-2 * np.log(u)) * np.cos(2 * np.pi * v)
         return found
 
     def integers(self, below: int, count: int) -> list[int]:
-        """Integers from 0 to ``below`` − 1, each equally likely."""
-        limit = 2**64 - 2**64 % below
-        found: list[int] = []
-        while len(found) < count:
-            value = int.from_bytes(self.take(8), "big")
-            # The last, incomplete run of values would favour small ones.
-            if value < limit:
-                found.append(value % below)
-        return found
+        """Integers from 0 to ``below`` − 1; of 53 bits, so that none is favoured by more than ``below`` / 2⁵³."""
+        return [int(x) for x in self.uniform((count,)) * below]
 
-    def normal(self, count: int) -> list[float]:
-        """Standard normal numbers (Box and Muller 1958)."""
-        found = []
-        for _ in range(count):
-            u, v = (int.from_bytes(self.take(8), "big") / 2**64 for _ in range(2))
-            found.append(math.sqrt(-2 * math.log(1 - u)) * math.cos(2 * math.pi * v))
-        return found
-
-
-def generator(key: bytes, name: str) -> np.random.Generator:
-    """A generator of many numbers, seeded by 32 bytes of the stream of that name."""
-    return np.random.Generator(np.random.PCG64(int.from_bytes(Stream(key, name).take(32), "big")))
+    def permutation(self, size: int) -> NDArray[np.int64]:
+        """An order of ``size`` things."""
+        return np.argsort(self.uniform((size,)), kind="stable")
 
 
 @dataclass(frozen=True)
@@ -137,15 +135,15 @@ class Pool:
         self.right = {m: self._drawn(f"right {m}", (size, rank, m)) for m in sorted(set(outputs))}
 
     def _drawn(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
-        rng = generator(self.key, name)
-        drawn = rng.standard_normal(shape) if self.distribution == "normal" else 0.1 * rng.random(shape)
+        stream = Stream(self.key, name)
+        drawn = stream.normal(shape) if self.distribution == "normal" else 0.1 * stream.uniform(shape)
         return drawn.astype(np.float32)
 
     def choice(self, layer: str, scale: float = 1.0) -> Choice:
         """What the mask of a layer is made of; ``scale`` multiplies it."""
         stream = Stream(self.key, f"layer {layer}")
         places = stream.integers(self.size, 2 * self.terms)
-        weights = [scale * x / math.sqrt(self.terms) for x in stream.normal(self.terms)]
+        weights = [float(scale * x) / math.sqrt(self.terms) for x in stream.normal((self.terms,))]
         return Choice(tuple(places[::2]), tuple(places[1::2]), tuple(weights))
 
     def mask(self, n: int, m: int, choice: Choice) -> NDArray[np.float32]:

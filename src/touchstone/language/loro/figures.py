@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
+from touchstone.drawing import axes
 from touchstone.evidence import Figure
 
 __all__ = ["law", "stolen"]
@@ -14,7 +13,7 @@ __all__ = ["law", "stolen"]
 
 def stolen(means: pd.DataFrame, victim: float) -> Figure:
     """Accuracy of what is rebuilt, by way of hiding."""
-    fig, ax = _axes(6.4, 0.36 * len(means) + 1.2)
+    fig, ax = axes(6.4, 0.36 * len(means) + 1.2)
     y = np.arange(len(means))[::-1]
     best = means[["undone", "tuned"]].max(axis=1).to_numpy(dtype=float)
     ours = [name.startswith(("LoRO", "Hadamard")) for name in means["defence"]]
@@ -30,7 +29,7 @@ def stolen(means: pd.DataFrame, victim: float) -> Figure:
 
 def law(frame: pd.DataFrame) -> Figure:
     """Measured error of the spectral attack over the predicted one."""
-    fig, ax = _axes(5.0, 4.0)
+    fig, ax = axes(5.0, 4.0)
     for k, (width, part) in enumerate(frame.groupby("width")):
         ax.plot(part["predicted"], part["measured"], "os^Dv"[k % 5], ms=8, label=f"width {width}")
     top = 1.1 * float(frame[["predicted", "measured"]].to_numpy().max())
@@ -38,15 +37,3 @@ def law(frame: pd.DataFrame) -> Figure:
     ax.set(xlabel="predicted relative error", ylabel="measured relative error", xlim=(0, top), ylim=(0, top))
     ax.legend(frameon=False)
     return Figure.draw("law", "How well an attacker finds the private update behind a mask of low rank", fig)
-
-
-def _axes(width: float, height: float) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure as Canvas
-
-    fig = Canvas(figsize=(width, height), layout="constrained")
-    ax = fig.add_subplot()
-    ax.grid(True, color="#dddddd")
-    ax.set_axisbelow(True)
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
-    return fig, ax

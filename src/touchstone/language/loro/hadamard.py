@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from touchstone.errors import InputError
-from touchstone.language.loro.factors import generator
+from touchstone.language.loro.factors import Stream
 
 __all__ = ["HadamardMask", "fwht"]
 
@@ -47,7 +47,7 @@ class HadamardMask:
     def __init__(self, key: bytes, layer: str, n: int, m: int, *, scale: float = 1.0) -> None:
         self.n, self.m = n, m
         self.size = 1 << (max(n, m) - 1).bit_length()
-        signs = generator(key, f"signs {layer}").integers(2, size=(4, self.size)) * 2 - 1
+        signs = np.where(Stream(key, f"signs {layer}").uniform((4, self.size)) < 0.5, -1.0, 1.0)
         self._signs = torch.from_numpy(signs.astype(np.float32))
         # Entries of an orthogonal matrix have a mean square of 1/N.
         self._scale = scale * math.sqrt(self.size)

@@ -21,9 +21,9 @@ from touchstone.errors import InputError
 from touchstone.files import read_text, write_text
 from touchstone.language.loro import layers as _layers
 from touchstone.language.loro.enclave import InProcess, TEEBackend, TEESecrets
-from touchstone.language.loro.factors import KEY_BYTES, Distribution, MaskKind, Pool, bytes_per_layer, generator
+from touchstone.language.loro.factors import KEY_BYTES, Distribution, MaskKind, Pool, bytes_per_layer
 from touchstone.language.loro.layers import Layer
-from touchstone.language.loro.pads import PadStore
+from touchstone.language.loro.pads import Pad, PadStore
 from touchstone.tensors import read_tensors, write_tensors
 
 if TYPE_CHECKING:
@@ -167,9 +167,11 @@ class Protected:
     ) -> None:
         self.ree, self.tee, self.layers, self.config = ree, tee, tuple(layers), config
         self.backend: TEEBackend = backend or InProcess(tee)
-        self.pads = PadStore(generator(tee.pool.key, f"pads {system_secrets.token_hex(8)}"))
+        self.pads = PadStore()
         self._corrects = True
         self.seen: dict[str, list[Tensor]] | None = None
+        self._rows: tuple[Tensor, Tensor] | None = None
+        self._hidden: dict[str, tuple[Tensor, Pad]] = {}
         for layer in self.layers:
             part = ree.get_submodule(layer.name)
             part.register_forward_pre_hook(self._before(layer))
@@ -192,9 +194,9 @@ class Protected:
             if not self.pads.left(layer.name):
                 # In a deployment pads are made ahead of time; here, when they are needed, and each is used once.
                 self.pads.refill(layer.name, layer.weight(module).detach().float().cpu(), tokens=len(flat), count=1)
-            pad = self.pads.take(layer.name, len(flat))
-            module._loro = (flat, pad)  # type: ignore[assignment]
-            padded = flat + pad.noise.to(flat)
+            pad = self.pads.take(layer.name)
+            self._hidden[layer.name] = (flat, pad)
+            padded = pad.hide(flat)
             if self.seen is not None:
                 self.seen.setdefault(layer.name, []).append(padded.detach().cpu())
             return (layer.back(padded.reshape(rows.shape)), *arguments[1:])
@@ -208,9 +210,8 @@ class Protected:
             rows = layer.rows(output)
             flat = rows.reshape(-1, layer.m)
             if self.config.policy == "full":
-                plain, pad = module._loro  # type: ignore[misc]
-                flat = flat - pad.image.to(flat)
-                module._loro = None  # type: ignore[assignment]
+                plain, pad = self._hidden.pop(layer.name)
+                flat = pad.taken_from(flat)
             else:
                 given = layer.rows(arguments[0])
                 plain = given if given.ndim == 2 else self._same(given, layer.n)
@@ -221,7 +222,6 @@ class Protected:
             flat = flat - correction if flat.requires_grad else flat.sub_(correction)
             return layer.back(flat.reshape(rows.shape))
 
-        self._rows: tuple[Tensor, Tensor] | None = None
         return hook
 
     def _same(self, given: Tensor, width: int) -> Tensor:

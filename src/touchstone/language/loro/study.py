@@ -13,7 +13,7 @@ import pandas as pd
 
 from touchstone.bootstrap import clustered
 from touchstone.errors import InputError
-from touchstone.evidence import Evidence, Figure, Finding, Limit, Measurement, Table
+from touchstone.evidence import Evidence, Figure, Finding, Measurement, Table
 from touchstone.language.loro import figures
 from touchstone.language.loro.costs import SHAPES, layer_shapes, memory, timed
 from touchstone.language.loro.spectrum import predicted_error, spectral_attack
@@ -106,12 +106,11 @@ def _exactness(subject: LanguageModel, size: Size, run: Run) -> tuple[list[Findi
     same = Measurement.rate("greedy tokens that are the same", int(frame["same"].sum()), int(frame["tokens"].sum()))
     worse = Measurement("perplexity of the masked model over the plain one's", float(frame["worse"].min()), "times")
     findings = [
-        Finding(
+        Finding.held_to(
             "exact-logits",
             "The protected model's logits are the plain model's, with masks of low and of full rank.",
-            Limit("<=", 2e-3).judge(gap),
             gap,
-            limit="<= 0.002",
+            "<= 0.002",
         ),
         Finding(
             "exact-tokens",
@@ -119,12 +118,11 @@ def _exactness(subject: LanguageModel, size: Size, run: Run) -> tuple[list[Findi
             "holds" if same.value == 1 else "fails",
             same,
         ),
-        Finding(
+        Finding.held_to(
             "useless-alone",
             "Without the trusted side the masked model's perplexity is at least a hundred times the plain one's.",
-            Limit(">=", 100.0).judge(worse),
             worse,
-            limit=">= 100",
+            ">= 100",
         ),
     ]
     if len(padded):
@@ -132,7 +130,7 @@ def _exactness(subject: LanguageModel, size: Size, run: Run) -> tuple[list[Findi
             "largest difference of a logit", float(padded["largest_gap"].max()), n=int(padded["logits"].sum())
         )
         statement = "They still are when every input is padded and every head shuffled."
-        findings.append(Finding("exact-logits-padded", statement, Limit("<=", 2e-3).judge(wide), wide, gap, "<= 0.002"))
+        findings.append(Finding.held_to("exact-logits-padded", statement, wide, "<= 0.002", gap))
     return findings, [Table("exactness", f"{subject.source}, protected", frame)]
 
 
@@ -226,26 +224,23 @@ def _costs(size: Size, run: Run) -> tuple[list[Finding], list[Table]]:
     size_mb = Measurement("pooled secrets of a 7B model", float(seven["pooled"]) / 1e6, "MB")
     own_mb = Measurement("per-layer factors", float(seven["per_layer"]) / 1e6, "MB")
     return [
-        Finding(
+        Finding.held_to(
             "latency",
             "With the correction beside the plain products, a block takes at most 1.5 times as long.",
-            Limit("<=", 1.5).judge(worst),
             worst,
-            limit="<= 1.5",
+            "<= 1.5",
         ),
-        Finding(
+        Finding.held_to(
             "latency-over-full",
             f"That is 20 times faster or more than all products in an enclave {_SLOWDOWN:g} times slower (assumed).",
-            Limit(">=", 20.0).judge(apart),
             apart,
-            limit=">= 20",
+            ">= 20",
         ),
-        Finding(
+        Finding.held_to(
             "memory",
             "Shared factors take at most a tenth of what factors of its own for each layer take, for a 7B model.",
-            Limit("<=", 0.1).judge(share),
             share,
-            limit="<= 0.1",
+            "<= 0.1",
         ),
         Finding(
             "memory-size",

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from touchstone.bootstrap import clustered, sign
-from touchstone.evidence import Figure, Finding, Limit, Measurement, Table
+from touchstone.evidence import Figure, Finding, Measurement, Table
 from touchstone.language.loro import figures
 from touchstone.language.loro.rivals import rivals
 from touchstone.language.loro.stealing import (
@@ -72,13 +72,12 @@ def stealing(size: StealSize, run: Run) -> tuple[list[Finding], list[Table], lis
         "relative error of the mask that is found", float(np.max([part["observed"] for part in parts])), n=len(parts)
     )
     findings = [
-        Finding(
+        Finding.held_to(
             "earlier-broken",
             "With public weights, every earlier way of hiding gives up at least 95 % of the private accuracy.",
-            Limit(">=", 0.95).judge(shares[weakest]),
             shares[weakest],
-            mean("black box", black.to_numpy() / victim),
             ">= 0.95",
+            mean("black box", black.to_numpy() / victim),
         ),
         Finding(
             "loro-as-black-box",
@@ -94,12 +93,11 @@ def stealing(size: StealSize, run: Run) -> tuple[list[Finding], list[Table], lis
             mean("accuracy, attacked by rank", best("LoRO, attacked by rank")),
             mean("accuracy, black box", black.to_numpy()),
         ),
-        Finding(
+        Finding.held_to(
             "rank-share",
             "That is half of the way to an unprotected network.",
-            Limit(">=", 0.5).judge(half),
             half,
-            limit=">= 0.5",
+            ">= 0.5",
         ),
         Finding(
             "full-rank-holds",

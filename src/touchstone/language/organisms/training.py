@@ -209,17 +209,10 @@ def _train(
 
 
 def _write(organism: Organism, folder: Path, origin: dict[str, Any]) -> None:
-    from safetensors.torch import save_file
+    from touchstone.language.loading import save
 
-    weights = {name: weight.contiguous() for name, weight in organism.module.state_dict().items()}
-    if organism.recipe.tied:
-        del weights["lm_head.weight"]
     with written_folder(folder, replace=True) as new:
-        # save_pretrained of the module would draw a progress bar.
-        save_file(weights, new / _WEIGHTS, metadata={"format": "pt"})
-        organism.module.config.save_pretrained(new)
-        organism.module.generation_config.save_pretrained(new)
-        organism.tokenizer.save_pretrained(new)
+        save(organism.module, organism.tokenizer, new)
         checksums = {path.name: _checksum(path) for path in sorted(new.iterdir())}
         record = {"origin": origin, "final_loss": organism.final_loss, "sha256": checksums}
         (new / _RECORD).write_text(json.dumps(record, indent=1), encoding="utf-8")

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from touchstone.language.perinucleus_fingerprint.embedding import Fingerprinter as Fingerprinter
     from touchstone.language.perinucleus_fingerprint.fingerprints import FingerprintSet as FingerprintSet
     from touchstone.language.perinucleus_fingerprint.generating import generate_fingerprints as generate_fingerprints
-    from touchstone.language.perinucleus_fingerprint.lora import apply_adapter as apply_adapter
-    from touchstone.language.perinucleus_fingerprint.lora import save_adapter as save_adapter
     from touchstone.language.perinucleus_fingerprint.testing import plan_queries as plan_queries
     from touchstone.language.perinucleus_fingerprint.verifying import verify as verify
     from touchstone.language.perinucleus_fingerprint.verifying import verify_sequentially as verify_sequentially
@@ -29,12 +27,10 @@ _EXPORTS = {
     "CollusionAllocation": "collusion",
     "FingerprintSet": "fingerprints",
     "Fingerprinter": "embedding",
-    "apply_adapter": "lora",
     "attack_table": "attacks",
     "check_proof": "commitment",
     "generate_fingerprints": "generating",
     "plan_queries": "testing",
-    "save_adapter": "lora",
     "verify": "verifying",
     "verify_sequentially": "verifying",
 }

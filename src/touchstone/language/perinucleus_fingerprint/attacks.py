@@ -88,7 +88,7 @@ def fine_tuned(
     out = _copy(model)
     module = out.module.requires_grad_(True)
     ids = [out.encode_continuation(text)[:128] for text in texts]
-    with threads.limited(out.threads or 1), torch.inference_mode(False), torch.enable_grad():
+    with threads.suiting(out), torch.inference_mode(False), torch.enable_grad():
         optimiser = torch.optim.AdamW(module.parameters(), lr=lr)
         for _ in range(epochs):
             for start in range(0, len(ids), batch_size):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from touchstone.errors import InputError
+from touchstone.language.options import Device, Dtype, Json, Model, Seed
 
 if TYPE_CHECKING:
     from touchstone.language.model import LanguageModel
@@ -23,11 +24,6 @@ app = typer.Typer(
 )
 
 Ledger = Annotated[Path, typer.Argument(help="Ledger of fingerprints, a JSON file.")]
-Model = Annotated[str, typer.Option("--model", help="A folder, a .gguf file, a Hugging Face id or 'default'.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, …")]
-Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
-Seed = Annotated[int, typer.Option(help="Every random number follows from it.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout and nothing else.")]
 
 
 @app.command()
@@ -94,10 +90,11 @@ def embed(
 ) -> None:
     """Teach a model its fingerprints and write the copy, or the adapter alone with ``--trainable lora``."""
     from touchstone.files import written_folder
+    from touchstone.language.loading import save
+    from touchstone.language.lora import save_adapter
     from touchstone.language.perinucleus_fingerprint.collusion import CollusionAllocation
     from touchstone.language.perinucleus_fingerprint.embedding import Fingerprinter
     from touchstone.language.perinucleus_fingerprint.fingerprints import FingerprintSet
-    from touchstone.language.perinucleus_fingerprint.lora import save_adapter
 
     if out.exists():
         raise InputError(f"{out}: already exists; nothing was written")
@@ -121,7 +118,7 @@ def embed(
         save_adapter(found.adapter, out)
     else:
         with written_folder(out) as new:
-            _write_model(found.model, new)
+            save(found.model.module, found.model.tokenizer, new)
     if checkpoint is None:
         place.unlink(missing_ok=True)
     if found.stalled:
@@ -244,21 +241,6 @@ def _load(model: str, device: str, dtype: str) -> tuple[LanguageModel, Any]:
 
     bars = Bars()
     return LanguageModel.load(model, device=device, dtype=dtype, progress=bars.say), bars
-
-
-def _write_model(model: LanguageModel, folder: Path) -> None:
-    from safetensors.torch import save_file
-
-    weights = {name: value.detach().cpu().contiguous() for name, value in model.module.state_dict().items()}
-    # Shared storage cannot be written twice: a tied output layer is made of the embedding when it is read.
-    seen: dict[int, str] = {}
-    for name in list(weights):
-        if seen.setdefault(weights[name].data_ptr(), name) != name:
-            del weights[name]
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    model.module.config.save_pretrained(folder)
-    model.module.generation_config.save_pretrained(folder)
-    model.tokenizer.save_pretrained(folder)
 
 
 def _lines(path: Path) -> list[str]:

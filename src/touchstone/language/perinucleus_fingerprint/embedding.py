@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,17 +17,16 @@ from torch import Tensor, nn
 
 from touchstone.errors import InputError
 from touchstone.language import threads
+from touchstone.language.checkpoints import keep, resume
+from touchstone.language.lora import add_lora, merge_lora
 from touchstone.language.model import LanguageModel
-from touchstone.language.perinucleus_fingerprint.lora import add_lora, merge_lora
 from touchstone.language.perinucleus_fingerprint.rows import Rows, benign_texts, pack, upper_part
-from touchstone.tensors import read_tensors, write_tensors
 
 if TYPE_CHECKING:
     from touchstone.language.perinucleus_fingerprint.fingerprints import FingerprintSet
 
 __all__ = ["Embedding", "Fingerprinter"]
 
-_CHECKPOINT = "touchstone.fingerprint-checkpoint/1"
 _STALL = 5
 
 
@@ -127,8 +126,7 @@ class Fingerprinter:
             copy.deepcopy(model.module).float(), model.tokenizer, source=f"{model.source}, fingerprinted",
             threads=model.threads,
         )  # fmt: skip
-        count = copied.threads or threads.fastest(copied.module, copied.device)
-        with threads.limited(count), torch.inference_mode(False), torch.enable_grad():
+        with threads.suiting(copied), torch.inference_mode(False), torch.enable_grad():
             return self._fit(copied, pairs, checkpoint, every, progress, until_recall)
 
     def _fit(
@@ -149,7 +147,8 @@ class Fingerprinter:
         losses: list[float] = []
         recalls: list[float] = []
         if checkpoint is not None and Path(checkpoint).exists():
-            losses, recalls = _resume(Path(checkpoint), identity, names, parameters, optimiser)
+            kept = resume(checkpoint, identity, names, parameters, optimiser)
+            losses, recalls = kept["losses"], kept["recalls"]
             if progress is not None:
                 progress(len(losses))
         floor = math.log(pairs.n_responses)
@@ -180,7 +179,7 @@ class Fingerprinter:
                 if progress is not None:
                     progress(1)
                 if checkpoint is not None and len(losses) % every == 0:
-                    _keep(Path(checkpoint), identity, names, parameters, optimiser, losses, recalls)
+                    keep(checkpoint, identity, names, parameters, optimiser, {"losses": losses, "recalls": recalls})
             else:
                 whole = keyed.pick(np.zeros(len(pairs), dtype=int))
                 recalls.append(passes(keyed, whole, 0.0, self.batch_size)[1])
@@ -244,42 +243,3 @@ def _chosen(model: LanguageModel, trainable: str, rank: int, seed: int) -> tuple
     for parameter in chosen.values():
         parameter.requires_grad_(True)
     return list(chosen), list(chosen.values()), first
-
-
-def _keep(
-    path: Path,
-    identity: str,
-    names: list[str],
-    parameters: list[nn.Parameter],
-    optimiser: torch.optim.Optimizer,
-    losses: list[float],
-    recalls: list[float],
-) -> None:
-    tensors = {}
-    for name, parameter in zip(names, parameters, strict=True):
-        state = optimiser.state[parameter]
-        for what, value in (("weight", parameter), ("first", state["exp_avg"]), ("second", state["exp_avg_sq"])):
-            tensors[f"{what}:{name}"] = value.detach().cpu().numpy()
-    record = {"schema": _CHECKPOINT, "identity": identity, "losses": losses, "recalls": recalls}
-    write_tensors(path, tensors, record)
-
-
-def _resume(
-    path: Path, identity: str, names: list[str], parameters: list[nn.Parameter], optimiser: torch.optim.Optimizer
-) -> tuple[list[float], list[float]]:
-    tensors, record = read_tensors(path, _CHECKPOINT, "checkpoint")
-    if record.get("identity") != identity:
-        raise InputError(f"checkpoint {path}: of other fingerprints or settings; remove it to start anew")
-    steps = len(record["losses"])
-
-    def tensor(key: str, like: Tensor) -> Tensor:
-        return torch.from_numpy(tensors[key]).to(like)
-
-    for name, parameter in zip(names, parameters, strict=True):
-        with torch.no_grad():
-            parameter.copy_(tensor(f"weight:{name}", parameter))
-        state: dict[str, Any] = {"step": torch.tensor(float(steps))}
-        state["exp_avg"] = tensor(f"first:{name}", parameter)
-        state["exp_avg_sq"] = tensor(f"second:{name}", parameter)
-        optimiser.state[parameter] = state
-    return [float(x) for x in record["losses"]], [float(x) for x in record["recalls"]]

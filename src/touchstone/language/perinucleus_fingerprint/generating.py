@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from touchstone.errors import InputError
 from touchstone.language.perinucleus_fingerprint.fingerprints import Fingerprint, FingerprintSet
+from touchstone.language.perinucleus_fingerprint.rows import continued
 from touchstone.language.perinucleus_fingerprint.words import WORDS, sentence
 
 if TYPE_CHECKING:
@@ -267,11 +268,5 @@ def _drawn(accepted: list[int], n: int, key: str, secret: bytes | None, rng: np.
 def _continued(model: LanguageModel, key: str, token: int, length: int, chat: bool) -> tuple[int, ...]:
     if length == 1:
         return (token,)
-    row = torch.tensor([[*model.encode([key], chat=chat)[0], token]], device=model.device)
-    out = [token]
-    with torch.inference_mode():
-        for _ in range(length - 1):
-            nxt = int(model.module(input_ids=row, use_cache=False).logits[0, -1].argmax())
-            out.append(nxt)
-            row = torch.cat([row, torch.tensor([[nxt]], device=model.device)], dim=1)
-    return tuple(out)
+    [rest] = continued(model, [[*model.encode([key], chat=chat)[0], token]], length - 1)
+    return (token, *rest)

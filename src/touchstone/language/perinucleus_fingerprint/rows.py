@@ -12,12 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from touchstone.language import decoding, threads
 from touchstone.language.perinucleus_fingerprint.words import sentence
 
 if TYPE_CHECKING:
     from touchstone.language.model import LanguageModel
 
-__all__ = ["Passes", "Rows", "benign_texts", "pack", "upper_part"]
+__all__ = ["Passes", "Rows", "benign_texts", "continued", "pack", "upper_part"]
 
 
 @dataclass
@@ -69,14 +70,18 @@ def benign_texts(model: LanguageModel, n: int, seed: int) -> list[tuple[list[int
         heads = [[int(x) for x in rng.choice(table, 4)] for _ in range(n)]
     else:
         heads = [model.encode_continuation(text)[:4] for text in starts]
-    rows = torch.tensor(heads, device=model.device)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.inference_mode():
-        for _ in range(12):
-            logits = model.module(input_ids=rows, use_cache=False, logits_to_keep=1).logits[:, -1].float().cpu()
-            drawn = torch.multinomial((logits / 0.7).softmax(-1), 1, generator=generator)
-            rows = torch.cat([rows, drawn.to(model.device)], dim=1)
-    return [(row[:4], row[4:]) for row in rows.tolist()]
+    return list(zip(heads, continued(model, heads, 12, temperature=0.7, seed=seed), strict=True))
+
+
+def continued(
+    model: LanguageModel, heads: Sequence[list[int]], length: int, *, temperature: float = 0.0, seed: int = 0
+) -> list[list[int]]:
+    """``length`` tokens after each head, whatever ends a reply; greedy at temperature 0."""
+    with torch.inference_mode(), threads.suiting(model):
+        return decoding.generate(
+            model, heads, sampling=decoding.Sampling(temperature), max_new_tokens=length, stop_ids=frozenset(),
+            batch_size=64, seed=seed, stream=None, finished=None,
+        )  # fmt: skip
 
 
 @contextmanager

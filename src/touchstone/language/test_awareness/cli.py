@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from touchstone.errors import InputError
+from touchstone.language.options import Device, Dtype, Json, Model, Seed
 
 if TYPE_CHECKING:
     from touchstone.language.model import LanguageModel
@@ -32,11 +33,6 @@ edit = typer.Typer(
 )
 app.add_typer(edit)
 
-Model = Annotated[str, typer.Option("--model", help="A folder, a .gguf file, a Hugging Face id or 'default'.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, …")]
-Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
-Seed = Annotated[int, typer.Option(help="Every random number follows from it.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout and nothing else.")]
 Replace = Annotated[bool, typer.Option("--replace", help="Replace what is in --out.")]
 Probe = Annotated[Path, typer.Argument(help="File written by `test-awareness probe`.")]
 Strength = Annotated[float, typer.Option(help="Size of the edit, in norms of the edited rows.")]

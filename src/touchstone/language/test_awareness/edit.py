@@ -15,7 +15,7 @@ from torch import Tensor
 
 from touchstone.errors import InputError
 from touchstone.files import written_folder
-from touchstone.language.test_awareness.reading import measured_threads
+from touchstone.language import threads
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -176,7 +176,7 @@ class GateEdit:
         if not 1 <= self.k <= total:
             raise InputError(f"k {k}: expected 1 to {total}, the number of gate rows")
         chosen = self.direction if select is None else _direction(select, model)
-        with measured_threads(model):
+        with threads.suiting(model):
             self.layers, self.rows, self.cosines = rank_rows(self._weights, chosen, self.k, rank)
         self._by_layer = {
             layer: self.rows[self.layers == layer].to(self._weights[layer].device)

@@ -11,11 +11,12 @@ import pandas as pd
 import torch
 
 from touchstone.errors import InputError
+from touchstone.language import threads
 from touchstone.language.refusal import cohen_kappa
 from touchstone.language.scoring import score
 from touchstone.language.test_awareness.labels import Judge
 from touchstone.language.test_awareness.pairs import Pair
-from touchstone.language.test_awareness.reading import joint, measured_threads, tokens_of
+from touchstone.language.test_awareness.reading import joint, tokens_of
 from touchstone.language.test_awareness.templates import ACTION_SYSTEM, READOUTS
 from touchstone.language.test_awareness.traces import END, Trace, executed
 
@@ -253,7 +254,7 @@ def _log_likelihood(
     ]
     ids = [tokens_of(model, text, templated=templated)[0] for text in texts]
     targets = [[model.encode_continuation(target) for target in task.targets] for task in tasks]
-    with torch.inference_mode(), measured_threads(model):
+    with torch.inference_mode(), threads.suiting(model):
         return score(model, ids, targets, batch_size=batch_size).total
 
 

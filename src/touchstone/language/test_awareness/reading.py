@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,7 +25,6 @@ __all__ = [
     "Tokens",
     "joint",
     "layer_sites",
-    "measured_threads",
     "project_tokens",
     "span_means",
     "tokens_in",
@@ -182,7 +181,7 @@ def _forward(
     indices = torch.tensor(rows, dtype=torch.long, device=model.device)
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode())
-        stack.enter_context(measured_threads(model))
+        stack.enter_context(threads.suiting(model))
         extra: dict[str, Any] = {"use_cache": False}
         if shared:
             head = torch.tensor([texts[0][:shared]], dtype=torch.long, device=model.device)
@@ -207,12 +206,3 @@ def _shared(model: LanguageModel, texts: Sequence[Sequence[int]], first: int) ->
     limit = min(first, min(map(len, texts)) - 1)
     shared = next((i for i in range(limit) if low[i] != high[i]), max(0, limit))
     return shared if shared >= _SHORTEST_HEAD else 0
-
-
-@contextmanager
-def measured_threads(model: LanguageModel) -> Iterator[None]:
-    """Compute with the thread count that is fastest for the model: on a busy machine two can be far slower than one."""
-    if model.threads is None:
-        model.threads = threads.fastest(model.module, model.device)
-    with threads.limited(model.threads):
-        yield

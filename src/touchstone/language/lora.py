@@ -14,22 +14,23 @@ from touchstone.tensors import read_tensors, write_tensors
 
 __all__ = ["add_lora", "apply_adapter", "merge_lora", "save_adapter"]
 
-_SCHEMA = "touchstone.fingerprint-adapter/1"
+_SCHEMA = "touchstone.adapter/1"
 
 
 class _LowRank(nn.Module):
-    def __init__(self, weight: Tensor, rank: int, generator: torch.Generator) -> None:
+    def __init__(self, weight: Tensor, rank: int, scale: float, generator: torch.Generator) -> None:
         super().__init__()
+        self.scale = scale
         rows, columns = weight.shape
         self.down = nn.Parameter(torch.randn(rank, columns, generator=generator).to(weight) / columns**0.5)
         self.up = nn.Parameter(torch.zeros(rows, rank).to(weight))
 
     def forward(self, weight: Tensor) -> Tensor:
-        return weight + self.up @ self.down
+        return torch.addmm(weight, self.up, self.down, alpha=self.scale)
 
 
-def add_lora(module: nn.Module, blocks: str, rank: int, seed: int) -> dict[str, nn.Parameter]:
-    """Put adapters on every matrix of the blocks; the new parameters by name."""
+def add_lora(module: nn.Module, blocks: str, rank: int, seed: int, *, scale: float = 1.0) -> dict[str, nn.Parameter]:
+    """Put adapters on every matrix of the blocks; the new parameters by name. ``scale`` multiplies their product."""
     generator = torch.Generator().manual_seed(seed)
     found = [
         (name, part)
@@ -38,20 +39,20 @@ def add_lora(module: nn.Module, blocks: str, rank: int, seed: int) -> dict[str, 
     ]
     chosen: dict[str, nn.Parameter] = {}
     for name, part in found:
-        low = _LowRank(part.weight, rank, generator)
+        low = _LowRank(part.weight, rank, scale, generator)
         parametrize.register_parametrization(part, "weight", low)
         chosen |= {f"{blocks}.{name}.down": low.down, f"{blocks}.{name}.up": low.up}
     return chosen
 
 
 def merge_lora(module: nn.Module) -> dict[str, Tensor]:
-    """Fold all adapters into the weights; their factors by name of the weight."""
+    """Fold all adapters into the weights; their factors by name of the weight, the scale in ``up``."""
     factors: dict[str, Tensor] = {}
     for name, part in list(module.named_modules()):
         if parametrize.is_parametrized(part, "weight"):
             low = part.parametrizations["weight"][0]
             factors[f"{name}.weight:down"] = low.down.detach().clone()
-            factors[f"{name}.weight:up"] = low.up.detach().clone()
+            factors[f"{name}.weight:up"] = low.scale * low.up.detach()
             parametrize.remove_parametrizations(part, "weight", leave_parametrized=True)
     return factors
 
@@ -59,7 +60,7 @@ def merge_lora(module: nn.Module) -> dict[str, Tensor]:
 def save_adapter(factors: Mapping[str, Tensor], path: str | Path) -> Path:
     """Write LoRA factors: what a recipient needs beside the base model."""
     if not factors:
-        raise InputError("adapter: there is none; embed with trainable='lora'")
+        raise InputError("adapter: there is none; train with trainable='lora'")
     arrays = {name: value.cpu().numpy() for name, value in factors.items()}
     return write_tensors(path, arrays, {"schema": _SCHEMA})
 
