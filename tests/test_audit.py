@@ -219,9 +219,9 @@ def test_checks_that_need_a_second_model_or_a_setting_wait_for_it(plan, tmp_path
     full = default_plan("some/model", before="some/older", given={"ledger": "l.json"})
     assert full.subject.before == "some/older"
     added = [check.use for check in full.check if check.use not in plain]
-    assert added == ["perinucleus-fingerprint", "fake-pair", "fake-ledger"]
+    assert added == ["perinucleus-fingerprint", "unlearned-extraction", "fake-pair", "fake-ledger"]
     assert full.check[-1].settings == fakes.PairSettings("l.json")
-    with pytest.raises(InputError, match="ladder: no check needs it"):
+    with pytest.raises(InputError, match="ladder: no check of this audit has it"):
         default_plan(given={"ladder": "x"})
 
     text = (

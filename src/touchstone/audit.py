@@ -10,17 +10,20 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from touchstone.budget import Budget, Cost, slowness
 from touchstone.environment import describe
 from touchstone.errors import InputError, OutOfTimeError, TouchstoneError
 from touchstone.evidence import Evidence, Verdict, worst
 from touchstone.files import locked, read_text, write_text
-from touchstone.plan import CheckPlan, Plan, needs_before, settings_of
+from touchstone.plan import CheckPlan, Plan, TableSubject, needs_before, settings_of
 from touchstone.run import Run
 
-__all__ = ["SCHEMA", "AuditResult", "run_audit"]
+if TYPE_CHECKING:
+    from touchstone.decisions.predictions import Predictions
+
+__all__ = ["SCHEMA", "AuditResult", "load_table", "run_audit"]
 
 SCHEMA = "touchstone.audit/1"
 
@@ -103,7 +106,8 @@ def run_audit(
                 if subject is None:
                     subject = load_subject(plan, run, say)
                 if budget is not None and not measured:
-                    budget.slowness, measured = slowness(subject), True
+                    table = isinstance(plan.subject, TableSubject)
+                    budget.slowness, measured = (1.0 if table else slowness(subject)), True
                 settings = _settings(check, entry, budget, plan.check[i + 1 :])
                 evidence = None
                 if settings is not None:
@@ -130,8 +134,10 @@ def run_audit(
 
 
 def load_subject(plan: Plan, run: Run, say: Callable[[str], None], *, before: bool = False) -> Any:
-    """The model that a plan names, or what it was before a change: local, or behind the plan's endpoint."""
+    """What a plan names: a table, a model here or behind an endpoint, or what the model was before a change."""
     wanted = plan.subject
+    if isinstance(wanted, TableSubject):
+        return load_table(wanted, say)
     if wanted.endpoint and not before:
         from touchstone.language.endpoint import RemoteModel
 
@@ -144,6 +150,18 @@ def load_subject(plan: Plan, run: Run, say: Callable[[str], None], *, before: bo
     )
 
 
+def load_table(subject: TableSubject, say: Callable[[str], None]) -> Predictions:
+    """The table of a plan; roles of columns that were guessed are said."""
+    from touchstone.decisions.predictions import Predictions
+
+    roles = subject.model_dump(exclude={"predictions"})
+    table = Predictions.read(subject.predictions, **roles)
+    for role in table.guessed:
+        found = getattr(table, role)
+        say(f"{role}, guessed: {found if isinstance(found, str) else ', '.join(found)}")
+    return table
+
+
 def _open(folder: Path, plan: Plan, run: Run, resume: bool) -> dict[str, Any]:
     """The record to fill: a new one, or that of the interrupted audit."""
     path = folder / "audit.json"
@@ -151,8 +169,8 @@ def _open(folder: Path, plan: Plan, run: Run, resume: bool) -> dict[str, Any]:
         "schema": SCHEMA,
         "title": plan.title,
         "status": "running",
-        "subject": plan.subject.model_dump(),
-        "plan": plan.model_dump(),
+        "subject": plan.subject.model_dump(mode="json"),
+        "plan": plan.model_dump(mode="json"),
         "seed": run.seed,
         "checks": [
             {

@@ -10,7 +10,7 @@ from typing import Literal
 
 from touchstone.errors import InputError
 
-__all__ = ["METHODS", "ROOMS", "Method", "method", "offering"]
+__all__ = ["METHODS", "ROOMS", "ROOM_CHECKS", "Method", "check_of", "method", "offering"]
 
 Part = Literal["check", "remedy", "study"]
 
@@ -160,6 +160,8 @@ METHODS: tuple[Method, ...] = (
         "Measure how much deleted text the checkpoints before and after unlearning give away together",
         "Unlearned but Not Forgotten: Data Extraction after Exact Unlearning in LLM",
         arxiv="2505.24379",
+        offers=("check", "study"),
+        measures="extraction of unlearned text",
     ),
     Method(
         "knowledge-unlearning-eval",
@@ -190,6 +192,8 @@ METHODS: tuple[Method, ...] = (
         "Route each query between two models under a promise on the risk",
         "Conformal Arbitrage: Risk-Controlled Balancing of Competing Objectives in Language Models",
         arxiv="2506.00911",
+        offers=("check", "remedy", "study"),
+        measures="routing risk",
     ),
     Method(
         "selective-omniprediction",
@@ -197,6 +201,8 @@ METHODS: tuple[Method, ...] = (
         "Abstain rightly for any cost structure and fairly across overlapping groups",
         "Selective Omniprediction and Fair Abstention",
         openreview="BoYGLpNXZd",
+        offers=("check", "remedy", "study"),
+        measures="calibration and abstention",
     ),
     Method(
         "monoculture",
@@ -204,6 +210,8 @@ METHODS: tuple[Method, ...] = (
         "Tell whether many models shut out the same people or decide arbitrarily",
         "Monoculture or Multiplicity: Which Is It?",
         openreview="DO5LtJc80w",
+        offers=("check", "study"),
+        measures="monoculture",
     ),
     Method(
         "diverse-kernels",
@@ -366,6 +374,19 @@ METHODS: tuple[Method, ...] = (
         arxiv="2510.18238",
     ),
 )
+
+
+# Checks that rooms have of their own, beside those of the methods: name, room, module.
+ROOM_CHECKS: dict[str, tuple[str, str]] = {"group-fairness": ("decisions", "touchstone.decisions.group_fairness")}
+
+
+def check_of(name: str) -> tuple[str, ModuleType]:
+    """Room and module of the check that a plan calls ``name``; raises :class:`InputError` if there is none."""
+    if name in ROOM_CHECKS:
+        room, place = ROOM_CHECKS[name]
+        return room, import_module(place)
+    record = method(name)
+    return record.room, record.part("check")
 
 
 def method(slug: str) -> Method:

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from touchstone.errors import InputError, TouchstoneError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from touchstone.catalog import Method
     from touchstone.plan import Plan
@@ -123,12 +123,23 @@ def _table_of(records: Sequence[Method]) -> Any:
 @app.command()
 def audit(
     target: Annotated[
-        str, typer.Argument(metavar="[PLAN.toml|MODEL]", help="A plan, or a model to audit.")
+        str, typer.Argument(metavar="[PLAN.toml|MODEL|decisions]", help="A plan, a model to audit, or 'decisions'.")
     ] = "default",
+    table: Annotated[
+        Path | None, typer.Argument(metavar="[PREDICTIONS]", help="With 'decisions': a .csv or .parquet, or a plan.")
+    ] = None,
     before: Annotated[
         str, typer.Option(help="MODEL before a change: adds the checks that compare the two, such as unlearning.")
     ] = "",
     ledger: Annotated[str, typer.Option(help="Ledger of fingerprints: adds their verification.")] = "",
+    forgotten: Annotated[
+        str, typer.Option(help="JSONL of deleted records, with --before: how many can be extracted.")
+    ] = "",
+    truth: Annotated[str, typer.Option(help="With 'decisions': column of outcomes.")] = "",
+    score: Annotated[list[str] | None, typer.Option(help="Column of a model's probabilities; repeat.")] = None,
+    decision: Annotated[list[str] | None, typer.Option(help="Column of a model's decisions; repeat.")] = None,
+    group: Annotated[list[str] | None, typer.Option(help="Column of an attribute to compare by; repeat.")] = None,
+    favourable: Annotated[str, typer.Option(help="Value of outcomes and decisions that people want.")] = "1",
     out: Out = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the interrupted audit in --out.")] = False,
     strict: Annotated[
@@ -144,15 +155,33 @@ def audit(
     workers: Workers = 0,
     as_json: Json = False,
 ) -> None:
-    """Run checks on a model: terminal summary, report.html, Evidence; exit code 1 if a limit is broken."""
+    """Run checks on a model or a table of predictions; exit code 1 if a limit is broken.
+
+    `touchstone audit decisions FILE.csv` audits a table: fairness by group, calibration, abstention, monoculture.
+    Columns that are not named are guessed from their names, and shown.
+    """
     from touchstone.audit import run_audit
 
-    plan = _plan(target, before, ledger)
     if resume and out is None:
         raise InputError("--resume: needs --out, the folder of the audit to continue")
     say, run = _run(seed, device, engine, workers)
+    columns = {"truth": truth, "scores": score, "decisions": decision, "groups": group}
+    subject = None
+    if target == "decisions":
+        for option, value in (("--before", before), ("--ledger", ledger), ("--forgotten", forgotten)):
+            if value:
+                raise InputError(f"{option}: is for audits of a model")
+        plan, subject = _table_plan(table, columns, favourable, say)
+        target = str(table)
+    else:
+        if table is not None:
+            raise InputError(f"{table}: expected one plan or model; a table of predictions goes after 'decisions'")
+        named = next((f"--{name.rstrip('s')}" for name, value in columns.items() if value), None)
+        if named or favourable != "1":
+            raise InputError(f"{named or '--favourable'}: is for audits of a table, or stands in the plan")
+        plan = _plan(target, before, {"ledger": ledger, "forgotten": forgotten})
     place = out or _default_out("audit", Path(target).stem if target.endswith(".toml") else target)
-    result = run_audit(plan, place, run=run, resume=resume, minutes=minutes, say=say)
+    result = run_audit(plan, place, run=run, subject=subject, resume=resume, minutes=minutes, say=say)
     if as_json:
         typer.echo(json.dumps(result.record | {"evidence": [_content(e) for e in result.evidences]}, indent=2))
     else:
@@ -235,16 +264,47 @@ def _need_torch() -> None:
         raise MissingExtraError("A language model", "language")
 
 
-def _plan(target: str, before: str, ledger: str) -> Plan:
-    from touchstone.plan import default_plan, load_plan
+def _plan(target: str, before: str, files: dict[str, str]) -> Plan:
+    from touchstone.plan import TablePlan, default_plan, load_plan
 
-    _need_torch()
+    given = {name: value for name, value in files.items() if value}
     if not target.endswith(".toml"):
-        return default_plan(target, before=before, given={"ledger": ledger} if ledger else {})
-    for option, value, place in (("--before", before, "[subject] before"), ("--ledger", ledger, "ledger of the check")):
+        _need_torch()
+        return default_plan(target, before=before, given=given)
+    places = [("--before", before, "[subject] before")]
+    for option, value, place in (
+        *places,
+        *((f"--{name}", value, f"{name} of the check") for name, value in given.items()),
+    ):
         if value:
             raise InputError(f"{option}: a plan says so itself, under {place}")
-    return load_plan(target)
+    plan = load_plan(target)
+    if not isinstance(plan, TablePlan):
+        _need_torch()
+    return plan
+
+
+def _table_plan(
+    table: Path | None, columns: dict[str, Any], favourable: str, say: Callable[[str], None]
+) -> tuple[Plan, Any]:
+    """The plan of ``touchstone audit decisions``, and the table if it was read on the way."""
+    from touchstone.audit import load_table
+    from touchstone.plan import TablePlan, TableSubject, load_plan, table_plan
+
+    if table is None:
+        raise InputError("decisions: needs a table of predictions, a .csv or .parquet file, or a plan")
+    if table.suffix == ".toml":
+        named = next((f"--{name.rstrip('s')}" for name, value in columns.items() if value), None)
+        if named or favourable != "1":
+            raise InputError(f"{named or '--favourable'}: a plan says so itself, under [subject]")
+        plan = load_plan(table)
+        if not isinstance(plan, TablePlan):
+            raise InputError(f"plan {table}: [subject] names no predictions")
+        return plan, None
+    roles = {role: value for role, value in columns.items() if value}
+    subject = TableSubject(predictions=str(table), favourable=favourable, **roles)
+    read = load_table(subject, say)
+    return table_plan(subject, read), read
 
 
 def _run(seed: int, device: str, engine: str, workers: int) -> tuple[Any, Run]:

@@ -9,7 +9,7 @@ from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError
 
@@ -18,7 +18,22 @@ from touchstone.errors import InputError
 from touchstone.evidence import Limit
 from touchstone.files import read_text
 
-__all__ = ["CheckPlan", "Plan", "Subject", "default_plan", "load_plan", "needed_setting", "needs_before", "settings_of"]
+if TYPE_CHECKING:
+    from touchstone.decisions.predictions import Predictions
+
+__all__ = [
+    "CheckPlan",
+    "Plan",
+    "Subject",
+    "TablePlan",
+    "TableSubject",
+    "default_plan",
+    "load_plan",
+    "needed_setting",
+    "needs_before",
+    "settings_of",
+    "table_plan",
+]
 
 
 class Subject(BaseModel):
@@ -42,6 +57,27 @@ class Subject(BaseModel):
     dtype: str = "float32"
 
 
+class TableSubject(BaseModel):
+    """A table of predictions that is audited; see :class:`touchstone.decisions.Predictions`.
+
+    Attributes
+    ----------
+    predictions : a ``.csv`` or ``.parquet`` file, one row a case.
+    truth, scores, decisions, groups : its columns by role; those that are not named are guessed from their names.
+    favourable : the value of outcomes and decisions that people want.
+    threshold : a score of at least this is a favourable decision.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    predictions: str = Field(min_length=1)
+    truth: str = ""
+    scores: tuple[str, ...] = ()
+    decisions: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    favourable: str | int | float | bool = 1
+    threshold: float = 0.5
+
+
 class CheckPlan(BaseModel):
     """One check of a plan; keys other than ``use`` and ``limit`` are settings of the check."""
 
@@ -52,7 +88,12 @@ class CheckPlan(BaseModel):
     @cached_property
     def module(self) -> ModuleType:
         """The check's module: ``check``, ``Settings`` and ``METRICS``."""
-        return catalog.method(self.use).part("check")
+        return catalog.check_of(self.use)[1]
+
+    @property
+    def room(self) -> str:
+        """The room whose subjects the check is about."""
+        return catalog.check_of(self.use)[0]
 
     @property
     def settings(self) -> Any:
@@ -74,18 +115,25 @@ class Plan(BaseModel):
     check: list[CheckPlan] = Field(min_length=1)
 
 
+class TablePlan(Plan):
+    """An audit plan of a table of predictions."""
+
+    subject: TableSubject  # type: ignore[assignment]
+
+
 def default_plan(model: str = "default", *, before: str = "", given: Mapping[str, str] | None = None) -> Plan:
     """Every check on a language model that works today and that has what it needs, with default settings and no limits.
 
     Parameters
     ----------
     model, before : see :class:`Subject`; checks that compare the two are left out without ``before``.
-    given : settings that some checks cannot do without, such as ``ledger``; a check whose own is absent is left out.
+    given : settings for the checks that have them, such as ``ledger`` or ``forgotten``. A check that cannot do without
+        one is left out if it is absent.
 
     Raises
     ------
     InputError
-        If something is given that no check needs.
+        If something is given that no check of the plan has.
     """
     from touchstone.language import embedded
 
@@ -98,15 +146,34 @@ def default_plan(model: str = "default", *, before: str = "", given: Mapping[str
         if record.room != "language" or (needs_before(check.module) and not before):
             continue
         needed = needed_setting(check.module)
-        if needed in given:
-            check = CheckPlan.model_validate({"use": record.slug, needed: given[needed]})
-            used.add(needed)
-        if not needed or needed in given:
-            checks.append(check)
+        if needed and needed not in given:
+            continue
+        own = {key: value for key, value in given.items() if key in {f.name for f in fields(check.module.Settings)}}
+        used |= set(own)
+        checks.append(CheckPlan.model_validate({"use": record.slug, **own}) if own else check)
     unknown = sorted(set(given) - used)
     if unknown:
-        raise InputError(f"{unknown[0]}: no check needs it")
+        raise InputError(f"{unknown[0]}: no check of this audit has it")
     return Plan(title=f"Audit of {model}", subject=Subject(model=model, before=before), check=checks)
+
+
+def table_plan(subject: TableSubject, table: Predictions) -> TablePlan:
+    """Every check on tables of predictions that has what it needs in ``table``, with default settings and no limits.
+
+    Raises
+    ------
+    InputError
+        If no check has what it needs.
+    """
+    names = [*catalog.ROOM_CHECKS, *(one.slug for one in catalog.offering("check"))]
+    checks = [CheckPlan(use=name) for name in names if catalog.check_of(name)[0] == "decisions"]
+    able = [one for one in checks if table.models and all(getattr(table, role) for role in one.module.NEEDS)]
+    if not able:
+        raise InputError(
+            f"predictions {subject.predictions}: no check has what it needs; name the column of outcomes (truth) and "
+            "one of scores or decisions"
+        )
+    return TablePlan(title=f"Audit of {Path(subject.predictions).name}", subject=subject, check=able)
 
 
 def needs_before(module: ModuleType) -> bool:
@@ -134,7 +201,9 @@ def load_plan(path: str | Path) -> Plan:
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"plan {name}: not TOML: {error}") from None
     try:
-        plan = Plan.model_validate(data)
+        about = data.get("subject")
+        kind = TablePlan if isinstance(about, dict) and "predictions" in about else Plan
+        plan = kind.model_validate(data)
     except ValidationError as error:
         first = error.errors()[0]
         place = first["loc"]
@@ -144,7 +213,7 @@ def load_plan(path: str | Path) -> Plan:
     return plan
 
 
-def _look_at(check: CheckPlan, i: int, subject: Subject, name: str, text: str) -> None:
+def _look_at(check: CheckPlan, i: int, subject: Subject | TableSubject, name: str, text: str) -> None:
     """Everything about a check that can be wrong before it runs."""
 
     def fail(message: str, *place: str) -> InputError:
@@ -154,10 +223,15 @@ def _look_at(check: CheckPlan, i: int, subject: Subject, name: str, text: str) -
         module = check.module
     except InputError as error:
         raise fail(str(error), "use") from None
-    if subject.endpoint and module.NEEDS == "local":
-        raise fail(f"{check.use} reads the model's activations: it needs the model itself, not an endpoint", "use")
-    if needs_before(module) and not subject.before:
-        raise fail(f"{check.use} compares two models: [subject] needs before, the model before the change", "use")
+    wanted = "decisions" if isinstance(subject, TableSubject) else "language"
+    if check.room != wanted:
+        other = "a table: [subject] needs predictions" if check.room == "decisions" else "a language model"
+        raise fail(f"{check.use} is a check of {other}", "use")
+    if isinstance(subject, Subject):
+        if subject.endpoint and module.NEEDS == "local":
+            raise fail(f"{check.use} reads the model's activations: it needs the model itself, not an endpoint", "use")
+        if needs_before(module) and not subject.before:
+            raise fail(f"{check.use} compares two models: [subject] needs before, the model before the change", "use")
     needed = needed_setting(module)
     if needed and not (check.model_extra or {}).get(needed):
         raise fail(f"{check.use} needs the setting {needed}", "use")
@@ -199,7 +273,8 @@ def _plain(error: Any) -> str:
 def _describe(place: tuple[int | str, ...], error: Any, data: dict[str, Any]) -> str:
     where = ".".join(str(part) for part in place if not isinstance(part, int))
     if error["type"] == "extra_forbidden":
-        kind = Subject if place[0] == "subject" else Plan
+        table = "predictions" in data.get("subject", {})
+        kind = (TableSubject if table else Subject) if place[0] == "subject" else Plan
         return f"{where!r}: unknown key; expected one of {', '.join(kind.model_fields)}"
     if error["type"] == "missing":
         return f"{where!r}: missing"

@@ -13,6 +13,7 @@ from touchstone.language.largo.cli import app as red_team
 from touchstone.language.loro.cli import app as obfuscate
 from touchstone.language.perinucleus_fingerprint.cli import app as fingerprint
 from touchstone.language.test_awareness.cli import app as test_awareness
+from touchstone.language.unlearned_extraction.cli import app as extraction
 
 __all__ = ["app"]
 
@@ -29,6 +30,7 @@ app.add_typer(test_awareness)
 app.add_typer(red_team)
 app.add_typer(fingerprint)
 app.add_typer(obfuscate)
+app.add_typer(extraction)
 app.add_typer(fair_reasoning)
 app.add_typer(deep_values)
 app.add_typer(continuity)

@@ -17,6 +17,7 @@ from inspect_ai.model import ModelOutput, ModelUsage, get_model
 
 from touchstone import catalog
 from touchstone.language.inspection import TASKS
+from touchstone.plan import needs_before
 
 CHECKS = [record for record in catalog.offering("check") if record.room == "language"]
 
@@ -28,7 +29,8 @@ def test_every_language_check_is_a_task_under_its_name():
 
 @pytest.mark.parametrize("record", CHECKS, ids=lambda record: record.slug)
 def test_a_task_has_one_sample_for_each_thing_its_check_measures(record):
-    made = TASKS[record.task]()
+    module = record.part("check")
+    made = TASKS[record.task](**({"before": "old"} if needs_before(module) else {}))
     assert [sample.id.replace("-", "_") for sample in made.dataset] == list(record.part("check").METRICS)
 
 
@@ -66,6 +68,11 @@ def test_a_check_of_weights_says_which_models_it_needs(tmp_path):
 def test_wrong_settings_are_told_before_anything_runs(tmp_path):
     with pytest.raises(Exception, match="'promts': angular-steering has no such setting"):
         eval("touchstone/steerability", model="mockllm/model", task_args={"promts": 3}, log_dir=str(tmp_path))
+
+
+def test_a_check_of_two_models_asks_for_the_other_one():
+    with pytest.raises(Exception, match="-T before=MODEL"):
+        TASKS["extraction_of_unlearned_text"]()
 
 
 def test_the_command_of_the_documentation_works_on_the_embedded_model(real_model, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -79,7 +80,7 @@ class InspectModel:
 
 
 @solver(name="touchstone_check")
-def _checked(slug: str, settings: dict[str, Any], seed: int) -> Solver:
+def _checked(slug: str, settings: dict[str, Any], seed: int, before: str) -> Solver:
     """Runs the check once an epoch; every sample then reads its own finding."""
     found: dict[int, Evidence] = {}
     lock = anyio.Lock()
@@ -87,8 +88,8 @@ def _checked(slug: str, settings: dict[str, Any], seed: int) -> Solver:
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         async with lock:
             if state.epoch not in found:
-                model = get_model()
-                found[state.epoch] = await anyio.to_thread.run_sync(_run, slug, settings, seed + state.epoch - 1, model)
+                work = partial(_run, slug, settings, seed + state.epoch - 1, before, get_model())
+                found[state.epoch] = await anyio.to_thread.run_sync(work)
         evidence = found[state.epoch]
         state.metadata["environment"] = evidence.environment
         finding = next((f for f in evidence.findings if f.id == str(state.sample_id)), None)
@@ -102,15 +103,20 @@ def _checked(slug: str, settings: dict[str, Any], seed: int) -> Solver:
     return solve
 
 
-def _run(slug: str, settings: dict[str, Any], seed: int, model: Model) -> Evidence:
-    from touchstone.plan import settings_of
+def _run(slug: str, settings: dict[str, Any], seed: int, before: str, model: Model) -> Evidence:
+    from touchstone.plan import needs_before, settings_of
     from touchstone.run import Run
 
     module = catalog.method(slug).part("check")
     chosen = settings_of(module.Settings, settings, slug)
     api = model.api
     if isinstance(api, TouchstoneAPI):
-        found: Evidence = module.check(api.language_model, chosen, Run(seed=seed))
+        pair: dict[str, Any] = {}
+        if needs_before(module):
+            from touchstone.language import LanguageModel
+
+            pair["before"] = LanguageModel.load(before, device=str(api.language_model.device))
+        found: Evidence = module.check(api.language_model, chosen, Run(seed=seed), **pair)
         return found
     if module.NEEDS == "local":
         raise InputError(f"{slug} reads the model's weights: use a model of the provider touchstone/, not {model}")
@@ -156,10 +162,12 @@ def _scored() -> Scorer:
 
 
 def _task(slug: str, name: str) -> Callable[..., Task]:
-    def build(seed: int = 0, **settings: Any) -> Task:
-        from touchstone.plan import settings_of
+    def build(seed: int = 0, before: str = "", **settings: Any) -> Task:
+        from touchstone.plan import needs_before, settings_of
 
         module = catalog.method(slug).part("check")
+        if needs_before(module) and not before:
+            raise InputError(f"{slug} compares two models: give the model before the change, -T before=MODEL")
         # Wrong settings are told before the model is asked anything.
         settings_of(module.Settings, settings, slug)
         samples = [
@@ -168,7 +176,7 @@ def _task(slug: str, name: str) -> Callable[..., Task]:
         ]
         return Task(
             dataset=samples,
-            solver=_checked(slug, settings, seed),
+            solver=_checked(slug, settings, seed, before),
             scorer=_scored(),
             metadata={"method": slug, "paper": catalog.method(slug).paper, "url": catalog.method(slug).url},
         )
