@@ -36,6 +36,7 @@ def test_a_missing_library_names_the_extra_and_a_missing_module_of_ours_does_not
 def test_importing_the_methods_loads_neither_torch_nor_scikit_learn():
     methods = ["angular_steering", "test_awareness", "evorefuse", "deep_value_benchmark", "isolation_continuity"]
     methods += ["largo", "perinucleus_fingerprint", "loro", "fairness_reward_model", "unlearned_extraction"]
+    methods += ["knowledge_unlearning_eval"]
     lines = [f"import touchstone.language.{name}" for name in methods]
     script = "; ".join(
         [*lines, "import sys", "print([m for m in ('torch', 'sklearn', 'transformers') if m in sys.modules])"]

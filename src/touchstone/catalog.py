@@ -169,6 +169,8 @@ METHODS: tuple[Method, ...] = (
         "Ask whether an unlearned fact can still be inferred from what the model kept",
         "Do LLMs Really Forget? Evaluating Unlearning with Knowledge Correlation and Confidence Awareness",
         arxiv="2506.05735",
+        offers=("check", "study"),
+        measures="knowledge unlearning",
     ),
     Method(
         "fairness-reward-model",

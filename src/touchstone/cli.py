@@ -135,6 +135,9 @@ def audit(
     forgotten: Annotated[
         str, typer.Option(help="JSONL of deleted records, with --before: how many can be extracted.")
     ] = "",
+    graph: Annotated[
+        str, typer.Option(help="JSON of triples and unlearned targets, with --before: can they be inferred?")
+    ] = "",
     truth: Annotated[str, typer.Option(help="With 'decisions': column of outcomes.")] = "",
     score: Annotated[list[str] | None, typer.Option(help="Column of a model's probabilities; repeat.")] = None,
     decision: Annotated[list[str] | None, typer.Option(help="Column of a model's decisions; repeat.")] = None,
@@ -168,7 +171,12 @@ def audit(
     columns = {"truth": truth, "scores": score, "decisions": decision, "groups": group}
     subject = None
     if target == "decisions":
-        for option, value in (("--before", before), ("--ledger", ledger), ("--forgotten", forgotten)):
+        for option, value in (
+            ("--before", before),
+            ("--ledger", ledger),
+            ("--forgotten", forgotten),
+            ("--graph", graph),
+        ):
             if value:
                 raise InputError(f"{option}: is for audits of a model")
         plan, subject = _table_plan(table, columns, favourable, say)
@@ -179,7 +187,7 @@ def audit(
         named = next((f"--{name.rstrip('s')}" for name, value in columns.items() if value), None)
         if named or favourable != "1":
             raise InputError(f"{named or '--favourable'}: is for audits of a table, or stands in the plan")
-        plan = _plan(target, before, {"ledger": ledger, "forgotten": forgotten})
+        plan = _plan(target, before, {"ledger": ledger, "forgotten": forgotten, "graph": graph})
     place = out or _default_out("audit", Path(target).stem if target.endswith(".toml") else target)
     result = run_audit(plan, place, run=run, subject=subject, resume=resume, minutes=minutes, say=say)
     if as_json:
