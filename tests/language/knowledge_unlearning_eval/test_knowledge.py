@@ -33,6 +33,7 @@ from touchstone.language.knowledge_unlearning_eval import check as checking
 from touchstone.language.knowledge_unlearning_eval import study as studying
 from touchstone.language.knowledge_unlearning_eval.calibrating import calibration_error
 from touchstone.language.knowledge_unlearning_eval.cli import app
+from touchstone.language.knowledge_unlearning_eval.countries import COUNTRY_RULES, countries
 from touchstone.language.knowledge_unlearning_eval.evaluation import targets_for_precision, ues
 from touchstone.language.knowledge_unlearning_eval.judging import parse_score
 from touchstone.language.knowledge_unlearning_eval.probing import Probes, entropy_bits
@@ -226,8 +227,9 @@ def test_scores_by_hand():
     assert found.hidden.value == 1
     assert found.recall.value == pytest.approx(2 / 3)
     assert found.gap.value == 1
+    assert found.not_deducible.value == 0
     gone = evaluate_unlearning(Oracle(held), Oracle({}), [target], graph, judge)
-    assert (gone.ues_graph.value, gone.recall.value) == (1, 0)
+    assert (gone.ues_graph.value, gone.recall.value, gone.not_deducible.value) == (1, 0, 1)
     with pytest.raises(InputError, match="holds none of the 1"):
         evaluate_unlearning(Oracle({}), Oracle({}), [target], graph, judge)
     with pytest.raises(InputError, match="there are none"):
@@ -303,8 +305,21 @@ def test_asking_alone_overestimates(world, model, after):
     assert found.ues_instance.value > 0.1
     assert found.ues_graph.value <= found.ues_instance.value
     assert found.locality.value > 0.5
+    assert 0 < found.probability_drop.value <= 1
     assert int(found.confusion.to_numpy().sum()) == found.locality.n
     assert targets_for_precision(found, 0.05) > targets_for_precision(found, 0.1)
+
+
+def test_facts_about_countries_follow_from_each_other():
+    try:
+        found = countries(targets=20)
+    except InputError as error:
+        pytest.skip(str(error))
+    assert len(found.graph.triples) > 1000
+    truth = Oracle({tuple(one): 0.1 for one in found.graph.triples if one not in found.targets})
+    search = SupportingSubgraph(found.graph, truth, k=2, max_queries=100_000)
+    scores = [RuleJudge(COUNTRY_RULES).score(search.extract(one)).score for one in found.targets[:5]]
+    assert min(scores) >= 4
 
 
 def test_leak_sets_are_smallest_and_the_loop_removes_them():

@@ -27,7 +27,7 @@ class UnlearningReport:
     ----------
     per_target : one row a target: ``target``, ``graph_before``, ``graph_after``, ``instance_before``,
         ``instance_after`` (scores 0 to 5), ``ues_graph``, ``ues_instance``, ``recall`` of the subgraph's edges,
-        ``edges_before``, ``edges_after``.
+        ``edges_before``, ``edges_after``, and ``p_before``, ``p_after``, the probability of Yes.
     dropped : targets that the model before did not hold (score 0), which say nothing of unlearning.
     unread : targets for which the judge gave no score.
     confusion : answers of neighbouring triples before (rows) and after (columns).
@@ -82,6 +82,18 @@ class UnlearningReport:
     def recall(self) -> Measurement:
         """Share of a subgraph's edges that are still admitted."""
         return self._mean("recall", "edges kept")
+
+    @property
+    def probability_drop(self) -> Measurement:
+        """A surface measure: share of the target's probability of Yes that is gone."""
+        drop = 1 - self.per_target["p_after"] / self.per_target["p_before"].clip(lower=1e-12)
+        return clustered("probability gone", drop.to_numpy(float), seed=self.seed)
+
+    @property
+    def not_deducible(self) -> Measurement:
+        """Deep unlearning's measure: share of targets that no rule derives from what is held, however unsurely."""
+        gone = (self.per_target["graph_after"] < 2).sum()
+        return Measurement.rate("not deducible", int(gone), len(self.per_target))
 
     @property
     def hidden(self) -> Measurement:
@@ -159,11 +171,12 @@ def evaluate_unlearning(
         old.append(was)
         new.append(now)
         kept = len(was.edges.keys() & now.edges.keys()) / len(was.edges)
-        rows.append((" ".join(target), a, b, c, d, ues(a, b), ues(c, d), kept, len(was.edges), len(now.edges)))
+        p = [float(one.score([target]).options[0, 0]) for one in (before, after)]
+        rows.append((" ".join(target), a, b, c, d, ues(a, b), ues(c, d), kept, len(was.edges), len(now.edges), *p))
     if not rows:
         raise InputError(f"targets: the model before holds none of the {len(targets)} (or no judge could be read)")
     columns = ["target", "graph_before", "graph_after", "instance_before", "instance_after", "ues_graph",
-               "ues_instance", "recall", "edges_before", "edges_after"]  # fmt: skip
+               "ues_instance", "recall", "edges_before", "edges_after", "p_before", "p_after"]  # fmt: skip
     support = {one for sub in old for one in sub.edges} | set(targets)
     near = locality_triples(graph, targets, support, loc_triples, seed)
     table = np.zeros((4, 4), dtype=int)

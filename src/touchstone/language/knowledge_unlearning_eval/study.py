@@ -42,6 +42,9 @@ __all__ = ["study"]
 _LOCALITY = 0.8
 _THRESHOLDS = (1.0, 0.75, 0.5, 0.25)
 _HOPS = 2
+_MEASURES = (
+    "ues_instance", "ues_graph", "probability_drop", "not_deducible", "recall", "locality", "other", "hidden",
+)  # fmt: skip
 # One that leaves much to be inferred, for the threshold and the closed loop.
 _MILD = ("npo+kl", 3e-4)
 
@@ -92,12 +95,14 @@ def study(scale: Literal["smoke", "cpu", "gpu"], run: Run) -> Evidence:
     details = pd.DataFrame([one for row in rows for one in row["targets"]])
     thresholds = pd.DataFrame(run.map("thresholds", partial(_threshold, world, model, size, run.seed), [*_THRESHOLDS]))
     [closed] = run.map("closing the graph", partial(_closed, world, model, size, run.seed), [10])
+    real = run.map("real facts", partial(_real, size, run.seed), [60] if scale != "smoke" else [])
     findings = [
         *_overestimation(table, details, run.seed),
         _lower_threshold(thresholds),
         *_calibration(world, model, run.seed),
         _judges(known, details, run.seed),
         *_leaks(known, closed),
+        *_real_facts(real, run.seed),
     ]
     return run.evidence(
         "Unlearned, or only unspoken? Re-measured on an invented world",
@@ -146,7 +151,16 @@ def _row(
     after, number = _unlearned(world, model, size, method, lr, [*world.targets], seed)
     report = _report(world, model, after, size, seed, known=known)
     row: dict[str, Any] = {"method": method, "lr": lr, "epochs": number}
-    for name in ("ues_instance", "ues_graph", "recall", "locality", "other", "hidden"):
+    for name in (
+        "ues_instance",
+        "ues_graph",
+        "probability_drop",
+        "not_deducible",
+        "recall",
+        "locality",
+        "other",
+        "hidden",
+    ):
         row[name] = getattr(report, name).value
     shown = ["target", "graph_before", "graph_after", "instance_before", "instance_after", "ues_graph", "ues_instance"]
     targets = report.per_target[shown].to_dict("records")
@@ -177,6 +191,34 @@ def _closed(world: World, model: LanguageModel, size: Size, seed: int, most: int
 
     _gone, history = closed_unlearning(some, forget, RuleJudge(WORLD_RULES), rounds=3)
     return [{key: float(value) for key, value in row.items()} for row in history]
+
+
+def _real(size: Size, seed: int, training: int) -> dict[str, Any]:
+    """The same on facts about countries."""
+    from touchstone.language.knowledge_unlearning_eval.countries import COUNTRY_RULES, countries
+
+    world = countries(seed)
+    model = learn(world, epochs=training, seed=seed)
+    probe = TripleProbe(model, "plain")
+    held = probe.score(list(world.targets)).admitted(1.0)
+    world = replace(world, targets=tuple(one for one, yes in zip(world.targets, held, strict=True) if yes))
+    after, number = _unlearned(world, model, size, *_MILD, [*world.targets], seed)
+    report = evaluate_unlearning(
+        probe, after, world.targets, world.graph, RuleJudge(COUNTRY_RULES), k=_HOPS, loc_triples=size.neighbours,
+        max_queries=1500, seed=seed,
+    )  # fmt: skip
+    columns = {name: report.per_target[name].tolist() for name in ("ues_instance", "ues_graph")}
+    return {"epochs": number, "locality": report.locality.value, **columns}
+
+
+def _real_facts(real: list[dict[str, Any]], seed: int) -> list[Finding]:
+    found = []
+    for one in real:
+        alone, graph = (np.asarray(one[name], dtype=float) for name in ("ues_instance", "ues_graph"))
+        gap = clustered("UES, target alone over subgraph", alone - graph, seed=seed)
+        text = f"So it is on real facts about countries (NPO+KL, neighbours unchanged {one['locality']:.2f})."
+        found.append(Finding("real-facts", text, sign(gap), gap, Measurement("UES of targets alone", alone.mean())))
+    return found
 
 
 def _overestimation(table: pd.DataFrame, details: pd.DataFrame, seed: int) -> list[Finding]:
